@@ -7,6 +7,9 @@
 //! - a read that continues where a recent one ended begins a stream
 //! - three reads of one size at one distance from each other (a stride, forwards or backwards) begin
 //!   a stream of pieces at that distance
+//! - a read elsewhere, after streams alone were read for long, is one of them that skips pages: it begins with a window
+//!   of an eighth of what was read since the last such read, so that no more than that is read for nothing, and of
+//!   half as much each time that it was the beginning of nothing
 //! - pages of a stream that were evicted before their use halve its window: it was too large for the
 //!   memory
 //!
@@ -37,6 +40,8 @@ const RECENT: usize = 64;
 /// A stream that was not read for this many reads of the file takes no miss: among so many streams, a random miss would
 /// lie behind one of them by chance.
 const STALE: u64 = 256;
+/// What streams have read, divided by two so many times, is the window after a jump.
+const JUMP: u32 = 3;
 /// A stream among `n` that are read in turns, in any order, was read so many times `n` reads ago at most.
 const IN_TURN: u64 = 4;
 /// A read is compared with so few recent ones that at most one in so many random reads lies beside one of them, or in
@@ -84,6 +89,12 @@ pub(super) struct Streams {
     current: Option<usize>,
     /// How many of the last reads were near an earlier one, of [`ALL`]; reads of streams do not count.
     near: u32,
+    /// Pages that streams have advanced by since the last read that belonged to none of them.
+    advanced: u64,
+    /// The stream that the last jump began, and where its first read ended.
+    jump: Option<(usize, FilePage)>,
+    /// Jumps in succession that began nothing.
+    misjudged: u32,
     /// The current read may belong to a stream that is not known.
     guesses: bool,
 }
@@ -134,6 +145,9 @@ impl Default for Streams {
             reads: 0,
             current: None,
             near: 0,
+            advanced: 0,
+            jump: None,
+            misjudged: 0,
             guesses: false,
         }
     }
@@ -223,6 +237,30 @@ impl Streams {
         self.recent(most).any(|lone| goes_on(lone.end, ask.page))
     }
 
+    /// The window of a read elsewhere, if it may be the beginning of a stream.
+    fn jump_window(&mut self, ask: Ask, max: u64) -> Option<Window> {
+        let first = first_window(ask, max);
+        let size = (self.advanced >> (JUMP + self.misjudged)).min(max);
+        if size < first.size {
+            return None;
+        }
+        if let Some((at, end)) = self.jump {
+            let began_nothing = self.streams[at].is_none_or(|stream| stream.end <= end);
+            self.misjudged = if began_nothing {
+                (self.misjudged + 1).min(32)
+            } else {
+                0
+            };
+        }
+        self.jump = None;
+        self.advanced = 0;
+        Some(Window {
+            start: ask.page,
+            size,
+            ahead: size.saturating_sub(ask.want).max(1),
+        })
+    }
+
     /// A miss of stream `at`, which should have had the page.
     fn restart(&mut self, cache: &impl Cached, at: usize, ask: Ask, max: u64) -> Plan {
         let mut plan = Plan::asked(cache, ask.page, ask.want);
@@ -280,6 +318,11 @@ impl FileReadahead for Streams {
         if begins || self.goes_on_from_recent(cache, ask) {
             return self.read(cache, None, first_window(ask, max), end);
         }
+        if let Some(window) = self.jump_window(ask, max) {
+            let plan = self.read(cache, None, window, end);
+            self.jump = self.current.map(|at| (at, ask.page.plus(ask.want)));
+            return plan;
+        }
         if self.guesses
             && let Some(window) = context_window(cache, ask, max)
         {
@@ -332,6 +375,11 @@ impl FileReadahead for Streams {
         let at = self.current.take();
         let at = at.or_else(|| self.find(|stream| stream.takes(first, self.reads)));
         if let Some(stream) = at.and_then(|at| self.streams[at].as_mut()) {
+            let by = match stream.shape {
+                Shape::Pages(_) => end.0.saturating_sub(stream.end.0),
+                Shape::Pieces(pieces) => pieces.length,
+            };
+            self.advanced = self.advanced.saturating_add(by);
             stream.end = end;
             stream.used = self.reads;
             match &mut stream.shape {
@@ -339,6 +387,8 @@ impl FileReadahead for Streams {
                 Shape::Pieces(pieces) => pieces.on_end(first),
             }
             // Each piece may begin a stream of its own.
+        } else {
+            self.advanced = 0;
         }
         self.lone[self.turn] = Some(Lone { start: first, end });
         self.turn = (self.turn + 1) % RECENT;

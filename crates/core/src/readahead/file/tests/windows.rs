@@ -111,3 +111,42 @@ fn marks_of_a_stale_stream_are_nobodys() {
         "the last mark, on {last}"
     );
 }
+
+/// Reads 399 MB, skips 99, and reads on.
+#[test]
+fn a_jump_of_a_long_stream_keeps_its_window() {
+    let mut file = OpenFile::new(Policy::Streams, limits(4096));
+    let mut cache = Model::new(1 << 24);
+    let mut read_on = |from: u64, pages: u64| {
+        let mut waited = 0;
+        for page in (from..from + pages).step_by(16) {
+            waited += usize::from(!cache.has(FilePage(page + 15)));
+            read(&mut file, &mut cache, page, 16);
+        }
+        waited
+    };
+    assert_eq!(read_on(0, 100_000), 1);
+    assert_eq!(read_on(125_000, 50_000), 1);
+    let last = cache.runs.last().copied().expect("a run");
+    assert!(last.end().0 >= 175_000 + 4000, "{last:?}");
+}
+
+/// A scan beside random reads: the first of them may look like a jump.
+#[test]
+fn jumps_that_begin_nothing_are_soon_ignored() {
+    let mut file = OpenFile::new(Policy::Streams, limits(1024));
+    let mut cache = Model::new(1 << 24);
+    let mut around = 0;
+    for n in 0..200 {
+        for page in (n * 800..(n + 1) * 800).step_by(16) {
+            read(&mut file, &mut cache, page, 16);
+        }
+        let page = (1 << 22) + n * n * 300;
+        let runs = read(&mut file, &mut cache, page, 1);
+        around += runs.iter().map(|(_, pages, _)| pages - 1).sum::<u64>();
+    }
+    assert!(
+        around > 0 && around < 400,
+        "{around} pages around 200 random reads"
+    );
+}
