@@ -6,22 +6,28 @@
 //! is the lowest of the last reads that started on an idle store: any other time contains a queue, and a window that
 //! grew with it would make the queue longer.
 //!
-//! A window of twice the product lets the measured rate double if the window was what bounded it, so it grows until the
+//! A window of three times the product lets the measured rate grow threefold if the window was what bounded it, so it grows until the
 //! store or the reader is the bound. When the rate has not grown for some windows, a quarter more than the product is
 //! enough: what is above it waits in the store's queue, where it delays other reads, and is lost when the stream ends.
+//! No window is less than what the store delivers in the time for which the kernel may let a thread wait.
 //! If the store becomes slower, the window shrinks until the store is idle at times, and the latency is measured anew.
 
 use std::time::Duration;
 
 /// The window before anything is known, and the least.
 const LEAST: u64 = 4 << 20;
+/// The least, in time: two ticks of a kernel with 250 Hz. So long the reader or the thread that starts reads may be off
+/// the processor, while the store goes on.
+const UNATTENDED: Duration = Duration::from_millis(8);
 /// The most bytes of a window.
 const MOST: u64 = 64 << 20;
 /// Reads of which the highest rate counts, in groups that are forgotten as a whole.
 const GROUP: usize = 32;
 const GROUPS: usize = 4;
+/// The shortest time in which a rate is measured: completions come in bursts.
+const BURST: Duration = Duration::from_millis(1);
 /// A window of this multiple of the product, while the rate grows, and when it does not.
-const GROWING: f64 = 2.0;
+const GROWING: f64 = 3.0;
 const STEADY: f64 = 1.25;
 /// The rate grows if it is so many times what it was, in one of so many windows.
 const GROWTH: f64 = 1.25;
@@ -71,8 +77,8 @@ impl Pipe {
             return;
         }
         self.delivered += bytes;
-        let time = at.saturating_sub(started.at).max(Duration::from_micros(1));
-        let rate = (self.delivered - started.delivered) as f64 / time.as_secs_f64();
+        let time = at.saturating_sub(started.at);
+        let rate = (self.delivered - started.delivered) as f64 / time.max(BURST).as_secs_f64();
         let group = self.reads / GROUP % GROUPS;
         if self.reads.is_multiple_of(GROUP) {
             self.rates[group] = 0.0;
@@ -121,7 +127,7 @@ impl Pipe {
         } else {
             STEADY
         };
-        let bytes = times * rate * latency.as_secs_f64();
+        let bytes = rate * (times * latency.as_secs_f64()).max(UNATTENDED.as_secs_f64());
         (bytes as u64).clamp(LEAST, MOST)
     }
 }
@@ -171,7 +177,7 @@ mod tests {
                 part > 0.95,
                 "{micros} us: {part} of the bandwidth, window {window}"
             );
-            let most = (4.0 * product + 4e6).max(LEAST as f64);
+            let most = 4.0 * product + 1e9 * 2.0 * UNATTENDED.as_secs_f64();
             assert!(
                 window as f64 <= most,
                 "{micros} us: a window of {window} for {product}"
