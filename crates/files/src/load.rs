@@ -226,13 +226,11 @@ pub fn begin(
 ) -> io::Result<()> {
     let own = needed.and_then(|page| chunks.iter().position(|chunk| chunk.first == page));
     if let Some(at) = own {
-        if let [own] = &chunks[..]
-            && own.frames.len() <= OWN
-        {
-            let alone = own.frames.len() == 1;
-            let results = chunks.into_iter().map(|own| own.carry_out(shared, file));
+        let pages = chunks[at].frames.len();
+        if chunks.len() == 1 && pages <= OWN {
+            let result = chunks.remove(at).carry_out(shared, file);
             // If it is not alone, the page is absent after an error, and the next attempt is for it alone.
-            return results.filter(|_| alone).collect();
+            return if pages == 1 { result } else { Ok(()) };
         }
         let mut own = chunks.remove(at);
         if own.frames.len() > OWN {

@@ -214,13 +214,13 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
     ensure!(
         !report.peers.is_empty(),
         "--rows {}: no row has a name that contains it; the names are those of a report without --rows",
-        bench_rows(args)
+        asked_rows(args)
     );
-    targets::judge(&mut report, &values);
+    targets::judge(&mut report, &values, args.rows.is_some());
     Ok(report)
 }
 
-fn bench_rows(args: &BenchArgs) -> String {
+fn asked_rows(args: &BenchArgs) -> String {
     args.rows
         .as_ref()
         .map_or_else(String::new, |rows| rows.join(","))

@@ -186,7 +186,8 @@ impl Pieces {
     /// Whether the mark on this page is the stream's last one, or any of them (`all`).
     pub fn has_mark(&self, page: FilePage, all: bool) -> bool {
         let ahead = self.next.and_then(|next| self.between(page, next));
-        let near = ahead.is_some_and(|pieces| pieces > 0 && pieces <= 2 * self.count.cast_signed());
+        let near =
+            ahead.is_some_and(|pieces| pieces > 0 && pieces.unsigned_abs() / 2 <= self.count);
         page == self.last || all && near && self.part() < self.count
     }
 
@@ -214,7 +215,8 @@ impl Pieces {
         self.bound(max);
         let ahead = self.between(page, next).unwrap_or(0);
         let ahead = u64::try_from(ahead).unwrap_or(0);
-        let missing = (self.count + self.part()).saturating_sub(ahead);
+        let full = self.count.saturating_add(self.part());
+        let missing = full.saturating_sub(ahead);
         self.extend(cache, missing, is_last, &mut plan);
         plan
     }
@@ -252,8 +254,8 @@ impl Pieces {
             away(next, by)
         };
         (self.last, self.next) = (
-            at(part * (parts - 1)).unwrap_or(self.last),
-            at(part * parts),
+            at(part.saturating_mul(parts - 1)).unwrap_or(self.last),
+            at(part.saturating_mul(parts)),
         );
     }
 
@@ -268,7 +270,7 @@ impl Pieces {
             return Series {
                 run: piece,
                 stride: self.stride,
-                count: part * parts,
+                count: part.saturating_mul(parts),
                 marked: part,
             };
         }

@@ -23,8 +23,8 @@
 //! that continues a recent one, and crowded reads, which need the pages around them. All other reads are read as they
 //! are.
 //!
-//! It never reads more at once than the limit of the file. Random reads never push a stream out: they are remembered
-//! apart.
+//! It never reads more at once than the limit of the file and, of a window in parts (`stream`), one part. Random reads
+//! never push a stream out: they are remembered apart.
 
 use super::cache::{Cached, FilePage};
 use super::limits::Limits;
@@ -42,6 +42,8 @@ const RECENT: usize = 64;
 const STALE: u64 = 256;
 /// What streams have read, divided by two so many times, is the window after a jump.
 const JUMP: u32 = 3;
+/// The most that jumps which began nothing divide it further.
+const MOST_MISJUDGED: u32 = 16;
 /// A stream among `n` that are read in turns, in any order, was read so many times `n` reads ago at most.
 const IN_TURN: u64 = 4;
 /// A read is compared with so few recent ones that at most one in so many random reads lies beside one of them, or in
@@ -247,7 +249,7 @@ impl Streams {
         if let Some((at, end)) = self.jump {
             let began_nothing = self.streams[at].is_none_or(|stream| stream.end <= end);
             self.misjudged = if began_nothing {
-                (self.misjudged + 1).min(32)
+                (self.misjudged + 1).min(MOST_MISJUDGED)
             } else {
                 0
             };
