@@ -1,7 +1,7 @@
 //! Counts of a cache, kept so that no two threads write the same line for a hit.
 //!
 //! The first threads of a process have a line of their own in each cache, and count with a load and a store. A locked
-//! addition behind a copy waits until all of the copy's stores have left the processor: 60 ns of 320 for a read of 4 KiB.
+//! addition behind a copy waits until all of the copy's stores have left the processor.
 //! Later threads share the last line, and lock it.
 
 use std::cell::Cell;
