@@ -77,9 +77,9 @@ fn main() {
                 let mut reading = file.begin(page(n) * PAGE, PAGE, PAGES * PAGE);
                 while let Some(event) = reading.next(&mut pages) {
                     let plan = file.decide(&mut reading, &pages, event);
-                    plan.runs().iter().for_each(|run| pages.read(run));
+                    plan.runs().for_each(|run| pages.read(&run));
                     let asked = matches!(event, Event::Miss(_) | Event::Mark(_));
-                    decisions += u64::from(asked || !plan.runs().is_empty());
+                    decisions += u64::from(asked || !plan.is_empty());
                 }
             }
             let seconds = start.elapsed().as_secs_f64();

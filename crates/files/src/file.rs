@@ -340,7 +340,8 @@ impl Slow<'_> {
                 if !state.is(PRESENT) && !std::mem::replace(&mut counted, true) {
                     shared.counters.miss();
                 }
-                if state.is(BUSY) {
+                // A mark is acted upon before its page arrives: what comes next is on its way a latency earlier.
+                if state.is(BUSY) && !state.is(MARK) {
                     let is_over = || !file.map.entry(page).load().is(BUSY);
                     shared.waiters.wait(file.id_of(page), is_over);
                 } else {
@@ -390,7 +391,7 @@ impl Slow<'_> {
 /// The largest window of one stream.
 fn limits(shared: &Shared, file: &Inner, streams: u64) -> Limits {
     let window = file.pipe().window() / PAGE;
-    let most = u64::from(shared.frames) / WINDOWS / 2;
+    let most = u64::from(shared.frames) / WINDOWS;
     let max = (window.min(most) / streams).clamp(LEAST_WINDOW.min(most), most);
     Limits {
         max,
@@ -409,7 +410,7 @@ impl Drop for Slow<'_> {
         while let Some(event) = reading.next(&mut loading) {
             if let Event::Approach(_) | Event::Mark(_) | Event::End { .. } = event {
                 let plan = ahead.decide(reading, &loading, event);
-                plan.runs().iter().for_each(|run| loading.read(run));
+                plan.runs().for_each(|run| loading.read(&run));
             }
         }
         drop(ahead);

@@ -1,8 +1,8 @@
 //! Reads from the store: what readahead decided becomes transfers, and their ends become pages.
 //!
-//! The thread that misses a page reads it itself, with the pages right behind it, by one system call. Everything else
-//! that the policy asks for goes to the I/O thread before that. A page that could not be read is absent again: whoever
-//! needs it reads it alone and gets the error of that page and of no other.
+//! The thread that misses a page reads it itself, with the pages right behind it, by one system call, if nothing else is
+//! to be read. Otherwise all reads go to the I/O thread, that of the page first. A page that could not be read is absent
+//! again: whoever needs it reads it alone and gets the error of that page and of no other.
 
 use std::io;
 use std::sync::Arc;
@@ -216,34 +216,34 @@ pub fn pieces(shared: &Shared, frames: &[FrameId]) -> Vec<IoVec> {
     pieces
 }
 
-/// Starts all reads. The one with `needed` is made by this thread, as far as it is short, after the others have started.
-/// Its error is returned if it is that of this page alone.
+/// Starts all reads, first that of `needed`: what comes before it in the store's queue delays it. If it is the only one
+/// and short, this thread makes it. Its error is returned if it is that of this page alone.
 pub fn begin(
     shared: &Arc<Shared>,
     file: &Arc<Inner>,
-    chunks: Vec<Chunk>,
+    mut chunks: Vec<Chunk>,
     needed: Option<FilePage>,
 ) -> io::Result<()> {
-    let mut own = None;
-    for mut chunk in chunks {
-        if own.is_none() && needed.is_some_and(|page| chunk.first == page) {
-            if chunk.frames.len() > OWN {
-                let frames = chunk.frames.split_off(OWN);
-                let first = chunk.end();
-                Chunk { first, frames }.start(shared, file);
-            }
-            own = Some(chunk);
-        } else {
-            chunk.start(shared, file);
+    let own = needed.and_then(|page| chunks.iter().position(|chunk| chunk.first == page));
+    if let Some(at) = own {
+        let pages = chunks[at].frames.len();
+        if chunks.len() == 1 && pages <= OWN {
+            let result = chunks.remove(at).carry_out(shared, file);
+            // If it is not alone, the page is absent after an error, and the next attempt is for it alone.
+            return if pages == 1 { result } else { Ok(()) };
         }
+        let mut own = chunks.remove(at);
+        if own.frames.len() > OWN {
+            let frames = own.frames.split_off(OWN);
+            let first = own.end();
+            chunks.insert(at, Chunk { first, frames });
+        }
+        own.start(shared, file);
     }
-    let Some(own) = own else { return Ok(()) };
-    let alone = own.frames.len() == 1;
-    match own.carry_out(shared, file) {
-        // The page is absent, and the next attempt is for it alone.
-        Err(_) if !alone => Ok(()),
-        result => result,
-    }
+    chunks
+        .into_iter()
+        .for_each(|chunk| chunk.start(shared, file));
+    Ok(())
 }
 
 /// Reads one page alone. Does nothing if the page is in memory or on its way, or if there is no frame at the moment.

@@ -4,19 +4,34 @@
 //! Both are measured from completed reads, much as TCP BBR measures a path: the bandwidth is the highest rate at which
 //! bytes arrived between the start and the end of one of the last reads, whichever reads they belonged to. The latency
 //! is the lowest of the last reads that started on an idle store: any other time contains a queue, and a window that
-//! grew with it would make the queue longer. A window of twice the product lets the measured rate double if the window
-//! was what bounded it, so it grows until the store or the reader is the bound. If the store becomes slower, the window
-//! shrinks until the store is idle at times, and the latency is measured anew.
+//! grew with it would make the queue longer.
+//!
+//! A window of three times the product lets the measured rate grow threefold if the window was what bounded it, so it grows until the
+//! store or the reader is the bound. When the rate has not grown for some windows, a quarter more than the product is
+//! enough: what is above it waits in the store's queue, where it delays other reads, and is lost when the stream ends.
+//! No window is less than what the store delivers in the time for which the kernel may let a thread wait.
+//! If the store becomes slower, the window shrinks until the store is idle at times, and the latency is measured anew.
 
 use std::time::Duration;
 
 /// The window before anything is known, and the least.
 const LEAST: u64 = 4 << 20;
+/// The least, in time: two ticks of a kernel with 250 Hz. So long the reader or the thread that starts reads may be off
+/// the processor, while the store goes on.
+const UNATTENDED: Duration = Duration::from_millis(8);
 /// The most bytes of a window.
 const MOST: u64 = 64 << 20;
 /// Reads of which the highest rate counts, in groups that are forgotten as a whole.
 const GROUP: usize = 32;
 const GROUPS: usize = 4;
+/// The shortest time in which a rate is measured: completions come in bursts.
+const BURST: Duration = Duration::from_millis(1);
+/// A window of this multiple of the product, while the rate grows, and when it does not.
+const GROWING: f64 = 3.0;
+const STEADY: f64 = 1.25;
+/// The rate grows if it is so many times what it was, in one of so many windows.
+const GROWTH: f64 = 1.25;
+const WINDOWS: u32 = 3;
 /// Reads of an idle store of which the lowest latency counts.
 const IDLE_READS: usize = 8;
 
@@ -38,6 +53,10 @@ pub struct Pipe {
     rates: [f64; GROUPS],
     latencies: [Option<Duration>; IDLE_READS],
     idle_reads: usize,
+    /// The rate when it last grew, the windows that arrived since then, and what is missing of another.
+    base: f64,
+    windows: u32,
+    missing: u64,
 }
 
 impl Pipe {
@@ -58,24 +77,44 @@ impl Pipe {
             return;
         }
         self.delivered += bytes;
-        let time = at.saturating_sub(started.at).max(Duration::from_micros(1));
-        let rate = (self.delivered - started.delivered) as f64 / time.as_secs_f64();
+        let time = at.saturating_sub(started.at);
+        let rate = (self.delivered - started.delivered) as f64 / time.max(BURST).as_secs_f64();
         let group = self.reads / GROUP % GROUPS;
         if self.reads.is_multiple_of(GROUP) {
             self.rates[group] = 0.0;
         }
         self.rates[group] = self.rates[group].max(rate);
         self.reads += 1;
+        self.judge_growth(bytes);
         if started.idle {
             self.latencies[self.idle_reads % IDLE_READS] = Some(time);
             self.idle_reads += 1;
         }
     }
 
+    /// So many bytes have arrived.
+    fn judge_growth(&mut self, bytes: u64) {
+        let rate = self.rate();
+        if rate > self.base * GROWTH {
+            (self.base, self.windows, self.missing) = (rate, 0, self.window());
+        }
+        // The store or the reader has become slower; what it was is no measure.
+        self.base = self.base.min(rate);
+        self.missing = self.missing.saturating_sub(bytes);
+        if self.missing == 0 {
+            self.windows = self.windows.saturating_add(1);
+            self.missing = self.window();
+        }
+    }
+
+    fn rate(&self) -> f64 {
+        self.rates.into_iter().fold(0.0, f64::max)
+    }
+
     /// The measured bandwidth, in bytes per second, and latency; `None` before the first read.
     pub fn measured(&self) -> Option<(f64, Duration)> {
         let latency = self.latencies.iter().flatten().min()?;
-        Some((self.rates.into_iter().fold(0.0, f64::max), *latency))
+        Some((self.rate(), *latency))
     }
 
     /// The bytes of a window.
@@ -83,8 +122,13 @@ impl Pipe {
         let Some((rate, latency)) = self.measured() else {
             return LEAST;
         };
-        let twice = 2.0 * rate * latency.as_secs_f64();
-        (twice as u64).clamp(LEAST, MOST)
+        let times = if self.windows < WINDOWS {
+            GROWING
+        } else {
+            STEADY
+        };
+        let bytes = rate * (times * latency.as_secs_f64()).max(UNATTENDED.as_secs_f64());
+        (bytes as u64).clamp(LEAST, MOST)
     }
 }
 
@@ -126,17 +170,18 @@ mod tests {
 
     #[test]
     fn the_window_fills_pipes_of_any_latency() {
-        for micros in [100, 1000, 20_000] {
-            let (part, window) = run(Duration::from_micros(micros), 1e9, 8e9);
-            let product = 1e9 * micros as f64 / 1e6;
+        let latencies = [100, 1000, 20_000].into_iter();
+        for (micros, rate) in latencies.flat_map(|micros| [(micros, 1e8), (micros, 1e9)]) {
+            let (part, window) = run(Duration::from_micros(micros), rate, 8e9);
+            let product = rate * micros as f64 / 1e6;
             assert!(
                 part > 0.95,
-                "{micros} us: {part} of the bandwidth, window {window}"
+                "{micros} us, {rate} bytes/s: {part} of the bandwidth, window {window}"
             );
-            let most = (4.0 * product + 4e6).max(LEAST as f64);
+            let most = (2.0 * product + rate * 2.0 * UNATTENDED.as_secs_f64()).max(LEAST as f64);
             assert!(
                 window as f64 <= most,
-                "{micros} us: a window of {window} for {product}"
+                "{micros} us, {rate} bytes/s: a window of {window} for {product}"
             );
         }
     }
@@ -158,7 +203,7 @@ mod tests {
         };
         let (quick, slow) = (Duration::from_millis(20), Duration::from_millis(80));
         (0..200).for_each(|_| read(&mut pipe, quick, 4 << 20));
-        assert_eq!(pipe.window(), 8 << 20);
+        assert_eq!(pipe.window(), 5 << 20);
         (0..200).for_each(|_| read(&mut pipe, slow, 4 << 20));
         let (rate, latency) = pipe.measured().expect("reads");
         assert_eq!(latency, slow);

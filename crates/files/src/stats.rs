@@ -1,9 +1,15 @@
 //! Counts of a cache, kept so that no two threads write the same line for a hit.
+//!
+//! The first threads of a process have a line of their own in each cache, and count with a load and a store. A locked
+//! addition behind a copy waits until all of the copy's stores have left the processor.
+//! Later threads share the last line, and lock it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const LINES: usize = 32;
+/// The line of all threads that came later than the others.
+const SHARED: usize = LINES - 1;
 
 /// What a cache has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,25 +51,31 @@ thread_local! {
 }
 
 impl Counters {
-    fn line(&self) -> &Line {
+    fn add(&self, to: impl Fn(&Line) -> &AtomicU64, count: u64) {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let line = LINE.with(|line| {
             if line.get() == usize::MAX {
-                line.set(NEXT.fetch_add(1, Ordering::Relaxed));
+                line.set(NEXT.fetch_add(1, Ordering::Relaxed).min(SHARED));
             }
             line.get()
         });
-        &self.lines[line % LINES]
+        let counter = to(&self.lines[line]);
+        if line == SHARED {
+            counter.fetch_add(count, Ordering::Relaxed);
+        } else {
+            // Nobody else writes it.
+            counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+        }
     }
 
     /// One read found so many pages.
     pub fn hits(&self, pages: u64) {
-        self.line().hits.fetch_add(pages, Ordering::Relaxed);
+        self.add(|line| &line.hits, pages);
     }
 
     /// A read had to wait for a page.
     pub fn miss(&self) {
-        self.line().misses.fetch_add(1, Ordering::Relaxed);
+        self.add(|line| &line.misses, 1);
     }
 
     /// A transfer has ended.
@@ -89,5 +101,23 @@ impl Counters {
             transfers: self.transfers.load(Ordering::Relaxed),
             ..Stats::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_threads_than_lines_lose_no_count() {
+        let counters = Counters::default();
+        std::thread::scope(|scope| {
+            for _ in 0..2 * LINES {
+                scope.spawn(|| (0..1000).for_each(|_| counters.hits(2)));
+            }
+        });
+        counters.miss();
+        let sum = counters.sum();
+        assert_eq!((sum.hits, sum.misses), (2 * 1000 * 2 * LINES as u64, 1));
     }
 }

@@ -123,6 +123,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
     pub pause: u64,
 
+    /// For files: only the rows whose names contain one of these texts, by commas
+    #[arg(long, value_delimiter = ',', value_name = "TEXT")]
+    pub rows: Option<Vec<String>>,
+
     /// Write all measurements to FILE, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -2,11 +2,13 @@
 //!
 //! The kernel's best `read_ahead_kb` is looked for: each pattern is read with several, and the fastest median counts. A
 //! slow disk for the kernel would need a FUSE file system, so on slow stores foreswap is compared with their bandwidth.
+//! Each row of a slow store reads as many bytes, so that it shows the store's rate and not the first latencies alone.
+
+mod targets;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -19,7 +21,7 @@ use crate::disk::{DEPTHS, Disk};
 use crate::files::{Made, Pattern, Reader, Run, Work, slow_file, warm_cache};
 use crate::peer::{Figures, Session};
 use crate::progress::Progress;
-use crate::report::{Column, PeerReport, Report, Target, Unit};
+use crate::report::{Column, PeerReport, Report, Unit};
 use crate::size::humane;
 use crate::system::Changes;
 
@@ -28,17 +30,19 @@ const TURNS: u32 = 3;
 const BYTES: u64 = 1 << 30;
 /// The most small reads of a store: pread takes 80 us for one where nothing is read ahead.
 const SMALL_READS: u64 = 20_000;
-/// The same, of a slow store.
-const SLOW_READS: u64 = 2000;
 /// Reads of memory.
 const CACHED: u64 = 400_000;
 /// Values of `read_ahead_kb` that are tried beside the system's.
 const READ_AHEAD_KB: [u64; 3] = [128, 1024, 8192];
+type Slow = (u64, u64);
 /// The slow stores: latency in milliseconds, and MB per second.
-const SLOW: [(u64, u64); 3] = [(1, 1000), (20, 1000), (20, 100)];
+const SLOW: [Slow; 3] = [(1, 1000), (20, 1000), (20, 100)];
 
 const OURS: &str = "foreswap";
+const PREFETCH: &str = "prefetch first";
 const DEVICE: &str = "device, direct I/O";
+/// The store on which a file larger than the cache is read twice.
+const TWICE_ON: Slow = (20, 1000);
 
 /// The rows, in the order of their first turns.
 #[derive(Default)]
@@ -143,6 +147,8 @@ struct Bench<'a> {
     ahead: ReadAhead,
     bytes: u64,
     seed: u64,
+    /// Rows are run whose names contain one of these; all, if there are none.
+    wanted: Vec<String>,
     rows: Rows,
     progress: Progress,
 }
@@ -167,6 +173,7 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
         ahead,
         bytes,
         seed: args.usemem.seed,
+        wanted: args.rows.clone().unwrap_or_default(),
         rows: Rows::default(),
         progress,
     };
@@ -174,6 +181,9 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
     for _ in 0..turns {
         bench.cached()?;
         for depth in DEPTHS {
+            if !bench.wants(&row(DEVICE, &format!("{depth} at once"))) {
+                continue;
+            }
             let figures = Figures::from([("bytes_per_s".to_owned(), disk.read_bandwidth(depth)?)]);
             bench
                 .rows
@@ -201,11 +211,26 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
         Column::spread("MiB/s", "bytes_per_s", Unit::Mebibytes),
         Column::median("us/read", "ns_per_read", Unit::Microseconds),
     ]);
-    targets(&mut report, &values);
+    ensure!(
+        !report.peers.is_empty(),
+        "--rows {}: no row has a name that contains it; the names are those of a report without --rows",
+        asked_rows(args)
+    );
+    targets::judge(&mut report, &values, args.rows.is_some());
     Ok(report)
 }
 
+fn asked_rows(args: &BenchArgs) -> String {
+    args.rows
+        .as_ref()
+        .map_or_else(String::new, |rows| rows.join(","))
+}
+
 impl Bench<'_> {
+    fn wants(&self, row: &str) -> bool {
+        self.wanted.is_empty() || self.wanted.iter().any(|part| row.contains(part))
+    }
+
     fn work(&self, pattern: Pattern, bytes: u64, most: u64) -> Work {
         let reads = pattern.reads(bytes, most);
         let is_small = pattern.read_bytes() < 1 << 16;
@@ -227,13 +252,16 @@ impl Bench<'_> {
         for pattern in [Pattern::Reverse, Pattern::Random] {
             let mut work = self.work(pattern, bytes, CACHED);
             let passes = CACHED / work.reads;
+            if !self.wants(&row(&cached_row(pattern, 1), OURS)) {
+                continue;
+            }
             let whole = self.work(Pattern::Sequential, bytes, 0);
             whole.run(&ours, 1)?;
             whole.run(&kernels, 1)?;
             for threads in [1, 2] {
                 work.seed += 1;
                 self.progress.tick();
-                let name = format!("cached {}, {threads} threads", pattern.name());
+                let name = cached_row(pattern, threads);
                 self.rows
                     .add_run(row(&name, OURS), repeat(&work, &ours, threads, passes)?);
                 self.rows.add_run(
@@ -249,15 +277,20 @@ impl Bench<'_> {
     fn cold(&mut self, pattern: Pattern) -> anyhow::Result<()> {
         let (work, name) = (self.work(pattern, self.bytes, SMALL_READS), pattern.name());
         self.progress.tick();
-        let cache = warm_cache(self.session.limit)?;
-        drop(self.made.cold()?);
-        let run = work.run(&cache.open(self.made.path())?, 1)?;
-        self.rows.add_run(row(&name, OURS), run);
+        if self.wants(&row(&name, OURS)) {
+            let cache = warm_cache(self.session.limit)?;
+            drop(self.made.cold()?);
+            let run = work.run(&cache.open(self.made.path())?, 1)?;
+            self.rows.add_run(row(&name, OURS), run);
+        }
         if pattern == Pattern::Twice {
             // The kernel would keep all of the file: it has no limit here.
             return Ok(());
         }
         for kib in self.ahead.values() {
+            if !self.wants(&row(&name, &pread(kib))) {
+                continue;
+            }
             self.ahead.set(kib)?;
             let run = work.run(&self.made.cold()?, 1)?;
             self.rows.add_run(row(&name, &pread(kib)), run);
@@ -266,31 +299,70 @@ impl Bench<'_> {
     }
 
     fn slow(&mut self) -> anyhow::Result<()> {
-        for (millis, megabytes) in SLOW {
-            let slowness = Slowness {
-                delay: Duration::from_millis(millis),
-                bandwidth: megabytes * 1_000_000,
-                ..Slowness::default()
-            };
-            let bytes = if megabytes < 1000 {
-                self.bytes / 8
-            } else {
-                self.bytes
-            };
-            let store = Arc::new(slow_file(bytes, slowness)?);
+        for store in SLOW {
+            // The slowest store is given fewer bytes: each row takes about the time of the others.
+            let bytes = self.bytes * store.1 / 1000;
             for pattern in Pattern::ALL {
-                if matches!(pattern, Pattern::Random | Pattern::Twice) {
-                    continue;
+                let name = slow_row(pattern, OURS, store);
+                let is_known = pattern != Pattern::Random && pattern != Pattern::Twice;
+                if is_known && self.wants(&name) {
+                    self.slow_pattern(pattern, bytes, store, name)?;
                 }
-                self.progress.tick();
-                let cache = warm_cache(self.session.limit)?;
-                let file = cache.open_store(Arc::clone(&store) as _, false)?;
-                let work = self.work(pattern, bytes, SLOW_READS);
-                let name = slow_row(pattern, (millis, megabytes));
-                self.rows.add_run(name, work.run(&file, 1)?);
+            }
+            if store == TWICE_ON {
+                self.twice(bytes, store)?;
             }
         }
         Ok(())
+    }
+
+    /// Reads about so many bytes in a pattern from a slow store.
+    fn slow_pattern(
+        &mut self,
+        pattern: Pattern,
+        bytes: u64,
+        store: Slow,
+        name: String,
+    ) -> anyhow::Result<()> {
+        self.progress.tick();
+        let work = Work {
+            reads: pattern.reads(pattern.span(bytes), 0),
+            ..self.work(pattern, pattern.span(bytes), 0)
+        };
+        let cache = warm_cache(self.session.limit)?;
+        let file = cache.open_store(slow_file(work.bytes, slowness(store))?, false)?;
+        self.rows.add_run(name, work.run(&file, 1)?);
+        Ok(())
+    }
+
+    /// Reads a file that is larger than the cache twice, and the same after the whole file has been read once, as a
+    /// program does that fetches a file before it uses it.
+    fn twice(&mut self, bytes: u64, store: Slow) -> anyhow::Result<()> {
+        for of in [OURS, PREFETCH] {
+            let name = slow_row(Pattern::Twice, of, store);
+            if !self.wants(&name) {
+                continue;
+            }
+            self.progress.tick();
+            let cache = warm_cache(self.session.limit)?;
+            let file = cache.open_store(slow_file(bytes, slowness(store))?, false)?;
+            let mut before = Duration::ZERO;
+            if of == PREFETCH {
+                before = self.work(Pattern::Sequential, bytes, 0).run(&file, 1)?.time;
+            }
+            let mut run = self.work(Pattern::Twice, bytes, 0).run(&file, 1)?;
+            run.time += before;
+            self.rows.add_run(name, run);
+        }
+        Ok(())
+    }
+}
+
+fn slowness((millis, megabytes): Slow) -> Slowness {
+    Slowness {
+        delay: Duration::from_millis(millis),
+        bandwidth: megabytes * 1_000_000,
+        ..Slowness::default()
     }
 }
 
@@ -306,82 +378,13 @@ fn repeat(work: &Work, reader: &dyn Reader, threads: u64, passes: u64) -> anyhow
     Ok(sum)
 }
 
-fn slow_row(pattern: Pattern, (millis, megabytes): (u64, u64)) -> String {
-    row(
-        &pattern.name(),
-        &format!("foreswap, {millis} ms, {megabytes} MB/s"),
-    )
+fn cached_row(pattern: Pattern, threads: u64) -> String {
+    format!("cached {}, {threads} threads", pattern.name())
 }
 
-/// What issue 35 asks for.
-fn targets(report: &mut Report, values: &[u64]) {
-    let median = |name: &str, figure: &str| report.peer(name).and_then(|peer| peer.median(figure));
-    let rate = |name: &str| median(name, "bytes_per_s");
-    let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
-    let best = |pattern: &str| {
-        let rates = values
-            .iter()
-            .filter_map(|kib| rate(&row(pattern, &pread(*kib))));
-        rates.reduce(f64::max)
-    };
-    let mut found = Vec::new();
-    let mut at_least =
-        |what: String, bound, value| found.push(Target::at_least(what, bound, Unit::Ratio, value));
-    for pattern in [Pattern::Reverse, Pattern::Random] {
-        for threads in [1, 2] {
-            let name = format!("cached {}, {threads} threads", pattern.name());
-            let value = ratio(rate(&row(&name, OURS)), rate(&row(&name, "pread")));
-            at_least(format!("{name}: rate / pread's"), 3.0, value);
-        }
-    }
-    let device = DEPTHS
-        .iter()
-        .filter_map(|depth| rate(&row(DEVICE, &format!("{depth} at once"))));
-    let device = device.reduce(f64::max);
-    let sequential = rate(&row("sequential", OURS));
-    at_least(
-        "sequential: rate / device's".to_owned(),
-        0.95,
-        ratio(sequential, device),
-    );
-    at_least(
-        "sequential: rate / best pread's".to_owned(),
-        1.0,
-        ratio(sequential, best("sequential")),
-    );
-    let random = Pattern::Random.name();
-    let time = ratio(best(&random), rate(&row(&random, OURS)));
-    for pattern in Pattern::ALL {
-        if matches!(
-            pattern,
-            Pattern::Sequential | Pattern::Random | Pattern::Twice
-        ) {
-            continue;
-        }
-        let name = pattern.name();
-        at_least(
-            format!("{name}: rate / best pread's"),
-            2.0,
-            ratio(rate(&row(&name, OURS)), best(&name)),
-        );
-    }
-    for store in [(20, 1000)] {
-        for pattern in Pattern::ALL {
-            let part = rate(&slow_row(pattern, store)).map(|rate| rate / (store.1 as f64 * 1e6));
-            if part.is_some() {
-                at_least(
-                    format!("{}, 20 ms: part of 1 GB/s", pattern.name()),
-                    0.8,
-                    part,
-                );
-            }
-        }
-    }
-    found.push(Target::at_most(
-        "random 4 KiB: time / best pread's",
-        1.05,
-        Unit::Ratio,
-        time,
-    ));
-    report.targets = found;
+fn slow_row(pattern: Pattern, of: &str, (millis, megabytes): Slow) -> String {
+    row(
+        &pattern.name(),
+        &format!("{of}, {millis} ms, {megabytes} MB/s"),
+    )
 }

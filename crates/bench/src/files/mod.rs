@@ -3,6 +3,7 @@
 //! The file is made once, each page with a number of its own, which every read checks. Before a cold read both caches
 //! are emptied of it.
 
+mod numbered;
 mod patterns;
 
 use std::fs::File;
@@ -12,9 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use foreswap_files::store::{MemoryStore, SlowStore, Slowness};
+use foreswap_files::store::{SlowStore, Slowness};
 use foreswap_files::{Cache, CachedFile};
 
+use numbered::Numbered;
 pub use patterns::Pattern;
 
 use crate::interrupt;
@@ -171,21 +173,16 @@ impl Drop for Made {
     }
 }
 
-/// A slow file in memory, with the pages of [`Made`].
-pub fn slow_file(bytes: u64, slowness: Slowness) -> anyhow::Result<SlowStore> {
-    let mut content = vec![0; bytes as usize];
-    number_pages(&mut content, 0);
-    Ok(SlowStore::new(
-        Arc::new(MemoryStore::new(content)),
-        slowness,
-    )?)
+/// A slow file of so many bytes, with the pages of [`Made`].
+pub fn slow_file(bytes: u64, slowness: Slowness) -> anyhow::Result<Arc<SlowStore>> {
+    let fast = Arc::new(Numbered::new(bytes));
+    Ok(Arc::new(SlowStore::new(fast, slowness)?))
 }
 
 /// A cache of so many bytes whose memory the kernel has allocated: nobody measures the first use of memory.
 pub fn warm_cache(bytes: u64) -> anyhow::Result<Cache> {
     let cache = Cache::new(bytes)?;
-    let store = MemoryStore::new(vec![0; bytes as usize]);
-    let file = cache.open_store(Arc::new(store), false)?;
+    let file = cache.open_store(Arc::new(Numbered::new(bytes)), false)?;
     let mut buffer = vec![0; 1 << 20];
     for at in (0..bytes).step_by(buffer.len()) {
         file.read_at(&mut buffer, at)?;

@@ -82,6 +82,14 @@ impl Pattern {
         }
     }
 
+    /// Bytes of a file of which about so many are read once.
+    pub fn span(self, bytes: u64) -> u64 {
+        match self {
+            Pattern::Stride => bytes * STRIDE,
+            _ => bytes,
+        }
+    }
+
     /// The first byte of read `n` of a file of so many bytes.
     pub fn offset(self, n: u64, bytes: u64, seed: u64) -> u64 {
         let (size, whole) = (self.read_bytes(), bytes / self.read_bytes());

@@ -83,7 +83,7 @@ fn access(file: &mut OpenFile, pages: &mut Pages, offset: u64, length: u64) -> V
         }
         for run in plan.runs() {
             events.push(json!(["read", run.start.0, run.pages, run.ahead]));
-            pages.read(run);
+            pages.read(&run);
         }
     }
     events

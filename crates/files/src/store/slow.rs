@@ -182,8 +182,14 @@ impl Store for SlowStore {
                 result,
                 done,
             };
-            shared.link().late.push(late);
-            shared.changed.notify_one();
+            let mut link = shared.link();
+            // The thread sleeps until the earliest end.
+            let is_earliest = link.late.peek().is_none_or(|next| due < next.due);
+            link.late.push(late);
+            drop(link);
+            if is_earliest {
+                shared.changed.notify_one();
+            }
         };
         match planned {
             Ok(()) => self.inner.start(span, Done::new(later)),

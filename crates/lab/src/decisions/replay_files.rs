@@ -133,7 +133,7 @@ fn decision(event: Event, plan: &Plan) -> Option<Decision> {
         Event::Mark(ask) => (Cause::Async, ask),
         _ => return None,
     };
-    let read = |run: &Run| Read {
+    let read = |run: Run| Read {
         start: run.start.0,
         pages: run.pages,
         lookahead: run.ahead,
@@ -147,7 +147,7 @@ fn decision(event: Event, plan: &Plan) -> Option<Decision> {
             size: window.size,
             async_size: window.ahead,
         }),
-        reads: plan.runs().iter().map(read).collect(),
+        reads: plan.runs().map(read).collect(),
     })
 }
 

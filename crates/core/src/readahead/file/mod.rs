@@ -22,6 +22,7 @@ mod open_file;
 mod plan;
 mod policy;
 mod reading;
+mod stream;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,6 @@ pub use limits::{Limits, Pattern};
 pub use mapped::MISSES_TO_GIVE_UP;
 pub use ondemand::OnDemand;
 pub use open_file::{OpenFile, Policy};
-pub use plan::{MAX_RUNS, Plan, Run, Window};
+pub use plan::{Plan, Run, Window};
 pub use policy::{Ask, FileReadahead, PageCache};
 pub use reading::{Event, Reading};

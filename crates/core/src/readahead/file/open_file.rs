@@ -167,7 +167,7 @@ impl OpenFile {
             let event = reading.next(cache)?;
             let plan = self.decide(reading, cache, event);
             for run in plan.runs() {
-                cache.read(run);
+                cache.read(&run);
             }
             match event {
                 Event::Miss(ask) if !cache.has(ask.page) => {

@@ -60,8 +60,35 @@ impl Run {
     }
 }
 
-/// Most runs of one plan.
-pub const MAX_RUNS: usize = 8;
+/// Runs of equal size at equal distances.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Series {
+    /// The first run.
+    pub run: Run,
+    /// Pages from one run to the next; below 0: towards the start of the file.
+    pub stride: i64,
+    /// Runs.
+    pub count: u64,
+    /// Every so many runs, the first included, have the mark of `run`; the others have none. At least 1.
+    pub marked: u64,
+}
+
+impl Series {
+    /// Run `n`; `None` if it would begin before the start of the file.
+    fn run(&self, n: u64) -> Option<Run> {
+        let by = self.stride.checked_mul(n.try_into().ok()?)?;
+        let start = self.run.start.0.checked_add_signed(by)?;
+        let marked = n.is_multiple_of(self.marked.max(1));
+        Some(Run {
+            start: FilePage(start),
+            ahead: if marked { self.run.ahead } else { 0 },
+            ..self.run
+        })
+    }
+}
+
+/// Most series of one plan.
+const MAX_SERIES: usize = 8;
 /// Pages of one run of a forced read: 2 MiB, to limit the memory that it holds at once.
 const FORCED_RUN: u64 = 512;
 
@@ -69,14 +96,30 @@ const FORCED_RUN: u64 = 512;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
     window: Option<Window>,
-    runs: [Run; MAX_RUNS],
+    series: [Series; MAX_SERIES],
     len: usize,
+    file_pages: u64,
 }
 
 impl Plan {
-    /// The runs, none of them empty.
-    pub fn runs(&self) -> &[Run] {
-        &self.runs[..self.len]
+    /// The runs, none of them empty, as far as the file goes.
+    pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        let end = self.file_pages;
+        let within = move |run: Run| Run {
+            pages: run.pages.min(end.saturating_sub(run.start.0)),
+            ..run
+        };
+        let series = self.series[..self.len].iter();
+        let all = series.flat_map(move |series| {
+            let runs = (0..series.count).map_while(|n| series.run(n));
+            runs.take_while(move |run| series.stride < 0 || run.start.0 < end)
+        });
+        all.map(within).filter(|run| run.pages > 0)
+    }
+
+    /// Nothing is read.
+    pub fn is_empty(&self) -> bool {
+        self.runs().next().is_none()
     }
 
     /// The window that was set, if any. It may lie past the end of the file; then nothing is read.
@@ -106,7 +149,7 @@ impl Plan {
         let mut plan = Plan::default();
         let mut left = pages.min(limits.max.max(limits.device));
         let mut at = page;
-        while left > 0 && plan.len < MAX_RUNS {
+        while left > 0 && plan.len < MAX_SERIES {
             let run = left.min(FORCED_RUN);
             plan.push(cache, at, run, 0);
             at = at.plus(run);
@@ -115,16 +158,81 @@ impl Plan {
         plan
     }
 
-    /// One more run, as far as the file goes. Beyond [`MAX_RUNS`] it is left out.
+    /// One more run, as far as the file goes.
     pub(super) fn push(&mut self, cache: &impl Cached, start: FilePage, pages: u64, ahead: u64) {
-        let pages = pages.min(cache.file_pages().saturating_sub(start.0));
-        if pages > 0 && self.len < MAX_RUNS {
-            self.runs[self.len] = Run {
-                start,
-                pages,
-                ahead,
-            };
+        let run = Run {
+            start,
+            pages,
+            ahead,
+        };
+        let alone = Series {
+            run,
+            stride: 0,
+            count: 1,
+            marked: 1,
+        };
+        self.push_series(cache, alone);
+    }
+
+    /// More runs, as far as the file goes. Beyond [`MAX_SERIES`] they are left out.
+    pub(super) fn push_series(&mut self, cache: &impl Cached, series: Series) {
+        self.file_pages = cache.file_pages();
+        if series.run.pages > 0 && series.count > 0 && self.len < MAX_SERIES {
+            self.series[self.len] = series;
             self.len += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    struct File(u64);
+
+    impl Cached for File {
+        fn file_pages(&self) -> u64 {
+            self.0
+        }
+
+        fn has(&self, _: FilePage) -> bool {
+            false
+        }
+    }
+
+    /// The runs of a series in a file of 1000 pages, as (start, pages, ahead).
+    fn runs(
+        start: u64,
+        pages: u64,
+        (stride, count, marked): (i64, u64, u64),
+    ) -> Vec<(u64, u64, u64)> {
+        let mut plan = Plan::default();
+        let run = Run {
+            start: FilePage(start),
+            pages,
+            ahead: 1,
+        };
+        let series = Series {
+            run,
+            stride,
+            count,
+            marked,
+        };
+        plan.push_series(&File(1000), series);
+        plan.runs()
+            .map(|run| (run.start.0, run.pages, run.ahead))
+            .collect()
+    }
+
+    #[test]
+    fn a_series_ends_with_the_file_on_both_sides() {
+        let up = runs(980, 4, (9, 5, 2));
+        assert_eq!(up, [(980, 4, 1), (989, 4, 0), (998, 2, 1)]);
+        let down = runs(20, 4, (-9, 5, 1));
+        assert_eq!(down, [(20, 4, 1), (11, 4, 1), (2, 4, 1)]);
+        assert_eq!(runs(0, 4, (i64::MIN, u64::MAX, 1)), [(0, 4, 1)]);
+        assert_eq!(runs(0, 0, (1, 1, 1)), []);
+        assert_eq!(runs(0, 400, (i64::MAX, u64::MAX, 1)), [(0, 400, 1)]);
     }
 }

@@ -7,6 +7,9 @@
 //! - a read that continues where a recent one ended begins a stream
 //! - three reads of one size at one distance from each other (a stride, forwards or backwards) begin
 //!   a stream of pieces at that distance
+//! - a read elsewhere, after streams alone were read for long, is one of them that skips pages: it begins with a window
+//!   of an eighth of what was read since the last such read, so that no more than that is read for nothing, and of
+//!   half as much each time that it was the beginning of nothing
 //! - pages of a stream that were evicted before their use halve its window: it was too large for the
 //!   memory
 //!
@@ -20,26 +23,29 @@
 //! that continues a recent one, and crowded reads, which need the pages around them. All other reads are read as they
 //! are.
 //!
-//! It never reads more at once than the limit of the file. Random reads never push a stream out: they are remembered
-//! apart.
+//! It never reads more at once than the limit of the file and, of a window in parts (`stream`), one part. Random reads
+//! never push a stream out: they are remembered apart.
 
 use super::cache::{Cached, FilePage};
-use super::limits::{Limits, next_size};
-use super::ondemand::{context_window, cut, first_window, window_behind};
-use super::plan::{MAX_RUNS, Plan, Window};
+use super::limits::Limits;
+use super::ondemand::{context_window, first_window, window_behind};
+use super::plan::{Plan, Window};
 use super::policy::{Ask, FileReadahead};
+use super::stream::{Pages, Pieces, STEP, Shape, away, goes_on};
 
 /// Streams that are told apart.
 const STREAMS: usize = 64;
 /// Reads of no stream that are remembered.
 const RECENT: usize = 64;
-/// Pieces with which a stream of them begins.
-const FIRST_PIECES: u64 = 2;
 /// A stream that was not read for this many reads of the file takes no miss: among so many streams, a random miss would
 /// lie behind one of them by chance.
 const STALE: u64 = 256;
-/// Windows end at a multiple of this many pages.
-const STEP: u64 = 4;
+/// What streams have read, divided by two so many times, is the window after a jump.
+const JUMP: u32 = 3;
+/// The most that jumps which began nothing divide it further.
+const MOST_MISJUDGED: u32 = 16;
+/// A stream among `n` that are read in turns, in any order, was read so many times `n` reads ago at most.
+const IN_TURN: u64 = 4;
 /// A read is compared with so few recent ones that at most one in so many random reads lies beside one of them, or in
 /// step with two, by chance.
 const COINCIDENCE: u64 = 64;
@@ -56,31 +62,9 @@ const CROWDED: u32 = ALL / 4;
 /// The weight of one read in the mean of the last ones.
 const FADE: u32 = 32;
 
-/// Pieces of `length` pages, each `stride` pages from the one before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Pieces {
-    stride: i64,
-    length: u64,
-    /// The piece that the program read last.
-    at: FilePage,
-    /// The first piece that is not read yet.
-    next: FilePage,
-    /// Pieces of the last window.
-    count: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Shape {
-    /// One page after the other.
-    Pages(Window),
-    Pieces(Pieces),
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     shape: Shape,
-    /// The page whose touch moves it on.
-    mark: FilePage,
     /// The page of the byte after its last read.
     end: FilePage,
     /// When it was last read, in reads of this file.
@@ -107,15 +91,36 @@ pub(super) struct Streams {
     current: Option<usize>,
     /// How many of the last reads were near an earlier one, of [`ALL`]; reads of streams do not count.
     near: u32,
+    /// Pages that streams have advanced by since the last read that belonged to none of them.
+    advanced: u64,
+    /// The stream that the last jump began, and where its first read ended.
+    jump: Option<(usize, FilePage)>,
+    /// Jumps in succession that began nothing.
+    misjudged: u32,
     /// The current read may belong to a stream that is not known.
     guesses: bool,
 }
 
 impl Stream {
+    /// It was not read for many reads of the file.
+    fn is_stale(&self, reads: u64) -> bool {
+        reads - self.used >= STALE
+    }
+
+    /// Whether the mark on this page is this stream's, after so many reads of the file. A stale stream has only its
+    /// last mark: random reads meet the others by chance.
+    fn has_mark(&self, page: FilePage, reads: u64) -> bool {
+        let all = !self.is_stale(reads);
+        match self.shape {
+            Shape::Pages(pages) => pages.has_mark(page, all),
+            Shape::Pieces(pieces) => pieces.has_mark(page, all),
+        }
+    }
+
     /// Whether a read that begins in this page, after so many reads of the file, belongs to this stream. Several
     /// threads may share a stream of pieces and read them in another order.
     fn takes(&self, page: FilePage, reads: u64) -> bool {
-        if reads - self.used >= STALE {
+        if self.is_stale(reads) {
             return false;
         }
         match self.shape {
@@ -133,15 +138,6 @@ fn places(cache: &impl Cached, ask: Ask) -> u64 {
     cache.file_pages() / ask.want.max(1)
 }
 
-/// Whether `page` is the page where something ended, or the next.
-fn goes_on(end: FilePage, page: FilePage) -> bool {
-    page == end || page == end.plus(1)
-}
-
-fn away(page: FilePage, by: i64) -> Option<FilePage> {
-    page.0.checked_add_signed(by).map(FilePage)
-}
-
 impl Default for Streams {
     fn default() -> Self {
         Streams {
@@ -151,16 +147,25 @@ impl Default for Streams {
             reads: 0,
             current: None,
             near: 0,
+            advanced: 0,
+            jump: None,
+            misjudged: 0,
             guesses: false,
         }
     }
 }
 
 impl Streams {
-    /// Streams that were read lately.
+    /// Streams that are being read. Of `n` streams in turns, each was among the last `n` reads; a stream that has ended
+    /// falls behind as soon as the others go on.
     pub(super) fn active(&self) -> u64 {
-        let lately = |stream: &&Stream| self.reads - stream.used < STALE;
-        self.streams.iter().flatten().filter(lately).count() as u64
+        let mut ages = [u64::MAX; STREAMS];
+        for (age, stream) in ages.iter_mut().zip(self.streams.iter().flatten()) {
+            *age = self.reads - stream.used;
+        }
+        ages.sort_unstable();
+        let in_turn = |&(n, age): &(u64, u64)| age < IN_TURN * (n + 1);
+        (0..).zip(ages).take_while(in_turn).count() as u64
     }
 
     fn find(&self, is: impl Fn(&Stream) -> bool) -> Option<usize> {
@@ -170,12 +175,11 @@ impl Streams {
     }
 
     /// Puts a stream in place `at`, or in the place of the stream that was read least recently.
-    fn put(&mut self, at: Option<usize>, shape: Shape, mark: FilePage, end: FilePage) {
+    fn put(&mut self, at: Option<usize>, shape: Shape, end: FilePage) {
         let oldest = |&at: &usize| self.streams[at].map_or(0, |stream| stream.used + 1);
         let at = at.or_else(|| (0..STREAMS).min_by_key(oldest)).unwrap_or(0);
         self.streams[at] = Some(Stream {
             shape,
-            mark,
             end,
             used: self.reads,
         });
@@ -189,7 +193,7 @@ impl Streams {
         window: Window,
         end: FilePage,
     ) -> Plan {
-        self.put(at, Shape::Pages(window), window.mark(), end);
+        self.put(at, Shape::Pages(Pages::of(window)), end);
         Plan::of(cache, window)
     }
 
@@ -235,69 +239,51 @@ impl Streams {
         self.recent(most).any(|lone| goes_on(lone.end, ask.page))
     }
 
-    /// Reads `count` pieces from `pieces.next` on, after `plan`. The first carries the mark.
-    fn read_pieces(
-        &mut self,
-        cache: &impl Cached,
-        mut plan: Plan,
-        at: Option<usize>,
-        mut pieces: Pieces,
-        (max, end): (u64, FilePage),
-    ) -> Plan {
-        let room = (MAX_RUNS - plan.runs().len()) as u64;
-        let most = (max / pieces.length.max(1)).min(room).max(1);
-        pieces.count = pieces.count.min(most);
-        let mark = pieces.next;
-        for n in 0..pieces.count {
-            let ahead = if n == 0 { pieces.length } else { 0 };
-            plan.push(cache, pieces.next, pieces.length, ahead);
-            match away(pieces.next, pieces.stride) {
-                Some(next) => pieces.next = next,
-                // Before the start of the file: the stream ends here.
-                None => {
-                    pieces.next = FilePage(cache.file_pages());
-                    break;
-                }
-            }
+    /// The window of a read elsewhere, if it may be the beginning of a stream.
+    fn jump_window(&mut self, ask: Ask, max: u64) -> Option<Window> {
+        let first = first_window(ask, max);
+        let size = (self.advanced >> (JUMP + self.misjudged)).min(max);
+        if size < first.size {
+            return None;
         }
-        self.put(at, Shape::Pieces(pieces), mark, end);
-        plan
+        if let Some((at, end)) = self.jump {
+            let began_nothing = self.streams[at].is_none_or(|stream| stream.end <= end);
+            self.misjudged = if began_nothing {
+                (self.misjudged + 1).min(MOST_MISJUDGED)
+            } else {
+                0
+            };
+        }
+        self.jump = None;
+        self.advanced = 0;
+        Some(Window {
+            start: ask.page,
+            size,
+            ahead: size.saturating_sub(ask.want).max(1),
+        })
     }
 
     /// A miss of stream `at`, which should have had the page.
     fn restart(&mut self, cache: &impl Cached, at: usize, ask: Ask, max: u64) -> Plan {
+        let mut plan = Plan::asked(cache, ask.page, ask.want);
         let Some(stream) = self.streams[at] else {
-            return Plan::asked(cache, ask.page, ask.want);
+            return plan;
         };
-        let first = first_window(ask, max);
-        let window = match stream.shape {
-            // Evicted before its use.
-            Shape::Pages(window) if ask.page >= window.start && ask.page < window.end() => {
-                let size = (window.size / 2).clamp(first.size.min(max), max);
-                let rest = size.saturating_sub(ask.want);
-                Window {
-                    start: ask.page,
-                    size,
-                    ahead: if rest == 0 { size / 2 } else { rest },
-                }
+        match stream.shape {
+            Shape::Pages(pages) => {
+                let first = first_window(ask, max);
+                let window = pages.halved(ask, first, max).unwrap_or(first);
+                self.read(cache, Some(at), window, stream.end)
             }
-            Shape::Pages(_) => first,
             // Evicted, or its mark was not set, as the page was cached.
             Shape::Pieces(pieces) => {
-                let plan = Plan::asked(cache, ask.page, ask.want);
-                let Some(next) = away(ask.page, pieces.stride) else {
-                    return plan;
-                };
-                let pieces = Pieces {
-                    at: ask.page,
-                    next,
-                    count: (pieces.count / 2).max(FIRST_PIECES),
-                    ..pieces
-                };
-                return self.read_pieces(cache, plan, Some(at), pieces, (max, ask.page));
+                if let Some(mut pieces) = pieces.again(ask) {
+                    pieces.start(cache, max, &mut plan);
+                    self.put(Some(at), Shape::Pieces(pieces), ask.page);
+                }
+                plan
             }
-        };
-        self.read(cache, Some(at), window, stream.end)
+        }
     }
 }
 
@@ -334,35 +320,36 @@ impl FileReadahead for Streams {
         if begins || self.goes_on_from_recent(cache, ask) {
             return self.read(cache, None, first_window(ask, max), end);
         }
+        if let Some(window) = self.jump_window(ask, max) {
+            let plan = self.read(cache, None, window, end);
+            self.jump = self.current.map(|at| (at, ask.page.plus(ask.want)));
+            return plan;
+        }
         if self.guesses
             && let Some(window) = context_window(cache, ask, max)
         {
             return self.read(cache, None, window, end);
         }
-        let plan = Plan::asked(cache, ask.page, ask.want);
+        let mut plan = Plan::asked(cache, ask.page, ask.want);
         let Some(stride) = self.stride(cache, ask) else {
             return plan;
         };
-        let Some(next) = away(ask.page, stride) else {
+        let Some(mut pieces) = Pieces::begin(ask, stride) else {
             return plan;
-        };
-        let pieces = Pieces {
-            stride,
-            length: ask.want,
-            at: ask.page,
-            next,
-            count: FIRST_PIECES,
         };
         // A stream that was lost and has been found again.
         let same =
             |stream: &Stream| matches!(stream.shape, Shape::Pieces(old) if old.stride == stride);
         let at = self.find(same);
-        self.read_pieces(cache, plan, at, pieces, (max, end))
+        pieces.start(cache, max, &mut plan);
+        self.put(at, Shape::Pieces(pieces), end);
+        plan
     }
 
     fn on_mark(&mut self, cache: &impl Cached, ask: Ask, limits: &Limits) -> Plan {
         let max = limits.lifted(ask.want);
-        let Some(at) = self.find(|stream| stream.mark == ask.page) else {
+        let found = self.find(|stream| stream.has_mark(ask.page, self.reads));
+        let Some((at, mut stream)) = found.and_then(|at| Some((at, self.streams[at]?))) else {
             if !self.guesses {
                 return Plan::default();
             }
@@ -371,23 +358,12 @@ impl FileReadahead for Streams {
                 None => Plan::default(),
             };
         };
-        let Some(stream) = self.streams[at] else {
-            return Plan::default();
+        let plan = match &mut stream.shape {
+            Shape::Pages(pages) => pages.on_mark(cache, ask, limits),
+            Shape::Pieces(pieces) => pieces.on_mark(cache, ask.page, max),
         };
-        match stream.shape {
-            Shape::Pages(window) => {
-                // A window that a large request lifted stays as large, while the limits allow it.
-                let kept = window.size.min(limits.max.max(limits.device));
-                let size = next_size(window.size, max).max(kept);
-                let next = cut(window.end(), size, max, STEP);
-                self.read(cache, Some(at), next, stream.end)
-            }
-            Shape::Pieces(mut pieces) => {
-                pieces.count = pieces.count.saturating_mul(2);
-                let plan = Plan::default();
-                self.read_pieces(cache, plan, Some(at), pieces, (max, stream.end))
-            }
-        }
+        self.put(Some(at), stream.shape, stream.end);
+        plan
     }
 
     /// Pages read around another fault are a guess already; its mark shows that it was right.
@@ -401,23 +377,20 @@ impl FileReadahead for Streams {
         let at = self.current.take();
         let at = at.or_else(|| self.find(|stream| stream.takes(first, self.reads)));
         if let Some(stream) = at.and_then(|at| self.streams[at].as_mut()) {
+            let by = match stream.shape {
+                Shape::Pages(_) => end.0.saturating_sub(stream.end.0),
+                Shape::Pieces(pieces) => pieces.length,
+            };
+            self.advanced = self.advanced.saturating_add(by);
             stream.end = end;
             stream.used = self.reads;
             match &mut stream.shape {
                 Shape::Pages(_) => return,
-                Shape::Pieces(pieces) => {
-                    if away(first, pieces.stride) != Some(pieces.at) {
-                        pieces.at = first;
-                    }
-                    // Cached pages take no mark, so the program may be further than was read ahead.
-                    if pieces.next == first
-                        && let Some(next) = away(first, pieces.stride)
-                    {
-                        pieces.next = next;
-                    }
-                }
+                Shape::Pieces(pieces) => pieces.on_end(first),
             }
             // Each piece may begin a stream of its own.
+        } else {
+            self.advanced = 0;
         }
         self.lone[self.turn] = Some(Lone { start: first, end });
         self.turn = (self.turn + 1) % RECENT;

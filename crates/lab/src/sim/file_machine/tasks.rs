@@ -200,7 +200,7 @@ impl<W: FileWork> FileMachine<W> {
         };
         let plan = open.decide(reading, &self.cache.view(file), met);
         for run in plan.runs() {
-            self.start_read(who, file, run);
+            self.start_read(who, file, &run);
         }
         if let Met::Miss(ask) = met
             && !self.cache.has(file, ask.page.0)

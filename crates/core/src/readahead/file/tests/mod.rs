@@ -2,10 +2,12 @@
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
+use alloc::vec;
 use alloc::vec::Vec;
 
 mod chance;
 mod properties;
+mod windows;
 
 use super::*;
 use crate::units::PAGE_SIZE;
@@ -71,6 +73,10 @@ impl PageCache for Model {
             }
         }
     }
+}
+
+fn runs(plan: &Plan) -> Vec<Run> {
+    plan.runs().collect()
 }
 
 fn limits(max: u64) -> Limits {
@@ -293,8 +299,8 @@ fn cached_pages_before_a_miss_are_a_lost_stream() {
     let mut seed = OnDemand::of_the_seed();
     let plan = seed.on_miss(&Model::with(4096, 50..100), ask(100, 1), &limits(32));
     assert_eq!(
-        (plan.window(), plan.runs()),
-        (None, &[Run::plain(FilePage(100), 1)][..])
+        (plan.window(), runs(&plan)),
+        (None, vec![Run::plain(FilePage(100), 1)])
     );
 }
 
@@ -473,26 +479,26 @@ fn reads_around_a_mapped_fault_until_it_does_not_help() {
         pages: 32,
         ahead: 8,
     };
-    assert_eq!(plan.runs(), [around]);
+    assert_eq!(runs(&plan), [around]);
     // At the start of the file it is not shifted below it.
     let plan = file.on_mapped_miss(&cache, FilePage(3), Pattern::Normal);
-    assert_eq!(plan.runs()[0].start, FilePage(0));
+    assert_eq!(runs(&plan)[0].start, FilePage(0));
     for n in 2..u64::from(MISSES_TO_GIVE_UP) {
         let plan = file.on_mapped_miss(&cache, at(n), Pattern::Normal);
-        assert_eq!(plan.runs()[0].pages, 32, "miss {n}");
+        assert_eq!(runs(&plan)[0].pages, 32, "miss {n}");
     }
     let alone = |page| [Run::plain(page, 1)];
     let plan = file.on_mapped_miss(&cache, at(500), Pattern::Normal);
-    assert_eq!(plan.runs(), alone(at(500)));
+    assert_eq!(runs(&plan), alone(at(500)));
     // Two hits, and it is worth another try.
     for _ in 0..2 {
         file.on_mapped_hit(&cache, at(1), false, Pattern::Normal);
     }
     let plan = file.on_mapped_miss(&cache, at(501), Pattern::Normal);
-    assert_eq!(plan.runs()[0].pages, 32);
+    assert_eq!(runs(&plan)[0].pages, 32);
     // Hints take precedence.
     let plan = file.on_mapped_miss(&cache, at(9), Pattern::Random);
-    assert_eq!(plan.runs(), alone(at(9)));
+    assert_eq!(runs(&plan), alone(at(9)));
     assert_eq!(
         file.on_mapped_hit(&cache, at(9), true, Pattern::Random),
         Plan::default()
@@ -505,7 +511,7 @@ fn a_mapped_mark_moves_the_window_on() {
         let mut file = OpenFile::new(policy, limits(32));
         let mut cache = Model::new(1 << 20);
         let plan = file.on_mapped_miss(&cache, FilePage(100), Pattern::Normal);
-        cache.read(&plan.runs()[0]);
+        cache.read(&runs(&plan)[0]);
         assert_eq!(cache.marks(), [108]);
         let plan = file.on_mapped_hit(&cache, FilePage(108), true, Pattern::Normal);
         let start = plan.window().map(|window| window.start.0);

@@ -17,12 +17,12 @@ impl Rng {
 }
 
 /// Rules that every plan keeps, for any policy.
-fn check(plan: &Plan, cache: &Model, most: u64) {
-    let runs = plan.runs();
+fn check(plan: &Plan, cache: &Model, most: u64, policy: Policy) {
+    let runs = runs(plan);
     let pages: u64 = runs.iter().map(|run| run.pages).sum();
     assert!(pages <= most, "{pages} pages in {plan:?}, at most {most}");
     let mut seen = BTreeSet::new();
-    for run in runs {
+    for run in &runs {
         assert!(run.pages > 0 && run.end().0 <= cache.pages, "{plan:?}");
         for page in run.start.0..run.end().0 {
             assert!(seen.insert(page), "page {page} twice in {plan:?}");
@@ -32,7 +32,8 @@ fn check(plan: &Plan, cache: &Model, most: u64) {
         }
     }
     let marks = runs.iter().filter_map(Run::mark).count();
-    assert!(marks <= 1, "{marks} marks in {plan:?}");
+    let one = policy != Policy::Streams;
+    assert!(!one || marks <= 1, "{marks} marks in {plan:?}");
 }
 
 #[test]
@@ -68,19 +69,20 @@ fn any_reads_with_any_evictions_keep_the_rules() {
             let longest = [4000, 20_000, 2_000_000][rng.below(3) as usize];
             let length = rng.below(longest);
             let in_force = file.limits();
-            // The base starts both of its windows at once; pieces at a stride are read with the request.
+            // The base starts both of its windows at once; pieces at a stride are read with the request; a window is
+            // read with one part more, of two at least.
             let want = length.div_ceil(PAGE) + 1;
             let most = in_force.max.max(in_force.device).max(1);
             let most = match policy {
                 Policy::Legacy => 2 * most,
-                Policy::Streams => most + want.min(most),
+                Policy::Streams => most + want.min(most).max(most / 2),
                 _ => most.max(file.window().map_or(0, |window| window.size)),
             };
             let mut reading = file.begin(at, length, bytes);
             while let Some(event) = reading.next(&mut cache) {
                 let plan = file.decide(&mut reading, &cache, event);
-                check(&plan, &cache, most);
-                plan.runs().iter().for_each(|run| cache.read(run));
+                check(&plan, &cache, most, policy);
+                plan.runs().for_each(|run| cache.read(&run));
                 if let Event::Use(page) = event
                     && !cache.has(page)
                 {
@@ -111,7 +113,7 @@ fn a_whole_file_is_read_once() {
             while let Some(event) = reading.next(&mut cache) {
                 waited += u64::from(matches!(event, Event::Miss(_)));
                 let plan = file.decide(&mut reading, &cache, event);
-                plan.runs().iter().for_each(|run| cache.read(run));
+                plan.runs().for_each(|run| cache.read(&run));
             }
             at += length;
         }
@@ -142,7 +144,7 @@ fn the_largest_numbers_do_not_overflow() {
                     };
                     // Only the decision: no model holds that many pages.
                     let plan = file.decide(&mut reading, &cache, event);
-                    assert!(plan.runs().iter().all(|run| run.end().0 <= cache.pages));
+                    assert!(plan.runs().all(|run| run.end().0 <= cache.pages));
                     cache.cached.insert((offset >> 12) + nth, true);
                 }
             }
