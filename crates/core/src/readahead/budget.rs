@@ -14,7 +14,7 @@ const WORTHWHILE_PART: u32 = 32;
 const QUARTERS: u32 = 3;
 /// The part of all clusters, and of all memory in use, that may hold readahead.
 const UNITS_PART: u32 = 2;
-const MEMORY_PART: u64 = 4;
+const MEMORY_PART: u64 = 8;
 
 /// Pages of memory that may hold readahead: of `frames` for single pages, of the clusters for `units`, while `resident`
 /// pages are in use.
@@ -35,9 +35,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_of_memory_at_most_and_no_small_portions() {
+    fn an_eighth_of_memory_at_most_and_no_small_portions() {
         assert_eq!(memory(4096, 3, 1 << 30), 3072 + 512);
-        assert_eq!(memory(4096, 0, 400), 100);
+        assert_eq!(memory(4096, 0, 400), 50);
         assert_eq!((worthwhile(31, 0), worthwhile(32, 0)), (0, 32));
         assert_eq!(
             (worthwhile(127, 1 << 20), worthwhile(128, 1 << 20)),
