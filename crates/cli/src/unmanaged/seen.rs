@@ -42,6 +42,8 @@ pub struct Seen {
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
     mappings: Mappings,
+    /// The unmanaged memory among them, by the engine's figures at that time.
+    unmanaged: Unmanaged,
     /// The time, and the number of the look.
     at: Instant,
     pub look: u64,
@@ -65,6 +67,7 @@ impl Mapped {
             seen.uncharged(charged)
         };
         Self {
+            unmanaged: mappings.unmanaged(charged.managed, charged.engine),
             mappings,
             look,
             at: Instant::now(),
@@ -109,7 +112,7 @@ impl Seen {
 
     /// The unmanaged memory by the last mappings, corrected by later changes.
     pub fn brought_forward(&self, mapped: &Mapped, charged: &Charged) -> Unmanaged {
-        let mut now = mapped.mappings.unmanaged(charged.managed, charged.engine);
+        let mut now = mapped.unmanaged;
         // Other processes may map the same pages: this share of a page is counted here.
         let share = if mapped.shared > mapped.mappings.ours {
             now.shared as f64 / (mapped.shared - mapped.mappings.ours) as f64
@@ -182,6 +185,21 @@ mod tests {
         assert_eq!((least.locked, least.unknown), (55 * MIB, 5 * MIB));
         let (least, most) = seen(7, 3, 0).bounds(&Charged::default());
         assert_eq!((least.total, most), (10 * MIB, 10 * MIB));
+    }
+
+    /// The charge of later growth is not that of memory which the look found.
+    #[test]
+    fn locked_memory_that_grows_after_a_close_look_stays_locked() {
+        let charge = |mebibytes| Charged {
+            managed: mebibytes * MIB,
+            ..Charged::default()
+        };
+        let mut mappings = Mappings::default();
+        mappings.kinds.count(Kind::Locked, 86 * MIB);
+        (mappings.registered, mappings.anonymous) = (86 * MIB, 86 * MIB);
+        let mapped = Mapped::new(mappings, 1, &seen(86, 0, 96), &charge(87));
+        let now = seen(96, 0, 96).brought_forward(&mapped, &charge(96));
+        assert_eq!((now.locked, now.total), (96 * MIB, 96 * MIB));
     }
 
     #[test]

@@ -262,9 +262,12 @@ impl Mappings {
         // Memory that fits is granted in advance, touched or not, and not registered, also beside memory that is.
         let granted = charged.saturating_sub(self.registered);
         let rest = left.take_off(Kind::Unknown, granted);
-        left.take_off(Kind::Locked, rest);
-        let beyond = granted.saturating_sub(self.grantable);
-        left.take_off(Kind::Executable, beyond);
+        // A charge is ahead of what is touched: beside registered memory, the rest says nothing of other kinds.
+        if self.registered == 0 {
+            left.take_off(Kind::Locked, rest);
+            let beyond = granted.saturating_sub(self.grantable);
+            left.take_off(Kind::Executable, beyond);
+        }
         left
     }
 }
@@ -405,8 +408,8 @@ mod tests {
         let one = private("10000000-12000000 rw-p 00000000 00:00 0 ", 5, "rd wr um");
         let found = mappings(&(one + &text), |_| false);
         assert_eq!((found.registered, found.grantable), (5 * MIB, 64 * MIB));
-        let left = found.unmanaged(71 * MIB, 0);
-        assert_eq!((left.unknown, left.executable), (0, 28 * MIB));
+        let left = found.unmanaged(47 * MIB, 0);
+        assert_eq!((left.unknown, left.executable), (0, 30 * MIB));
         assert_eq!(found.unmanaged(5 * MIB, 0).total, 70 * MIB);
     }
 
