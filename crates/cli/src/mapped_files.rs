@@ -158,7 +158,11 @@ impl MappedFiles {
         };
         let known = self.files.iter_mut().find(|known| {
             let numbers = known.numbers;
-            known.id == id && numbers.sharing.is_shared() == shared && numbers.pages >= pages
+            // Others that map it may have pages of before a change, and not have noticed it: their children have to
+            // find the old time under their numbers.
+            let is_same = !shared || known.users.is_empty() || known.then == time_of(&stat);
+            let fits = numbers.sharing.is_shared() == shared && numbers.pages >= pages;
+            known.id == id && fits && is_same
         });
         if let Some(known) = known {
             // Its mappings of before may have been given back to the kernel, and the lease with them.
@@ -307,8 +311,11 @@ mod tests {
         assert_eq!(sharing(files.join(3, 0)), Sharing::Changed);
         let private = files.add(1, copy(), 10, false).expect("numbers").first;
         assert_eq!(sharing(files.join(3, private)), Sharing::Private);
-        assert_eq!(sharing(files.add(1, copy(), 10, true)), Sharing::Watched);
-        assert_eq!(sharing(files.join(4, 0)), Sharing::Watched);
+        // Process 2 may have old pages, and so may its children.
+        let anew = files.add(1, copy(), 10, true).expect("numbers");
+        assert_eq!(anew.sharing, Sharing::Watched);
+        assert_eq!(sharing(files.join(4, 0)), Sharing::Changed);
+        assert_eq!(sharing(files.join(5, anew.first)), Sharing::Watched);
     }
 
     #[test]

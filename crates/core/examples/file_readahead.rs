@@ -79,7 +79,7 @@ fn main() {
                     let plan = file.decide(&mut reading, &pages, event);
                     plan.runs().for_each(|run| pages.read(&run));
                     let asked = matches!(event, Event::Miss(_) | Event::Mark(_));
-                    decisions += u64::from(asked || !plan.is_empty());
+                    decisions += u64::from(asked || plan.runs().next().is_some());
                 }
             }
             let seconds = start.elapsed().as_secs_f64();

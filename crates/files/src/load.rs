@@ -37,6 +37,8 @@ pub struct Loading<'a> {
     file: &'a Inner,
     pages: u64,
     pub chunks: Vec<Chunk>,
+    /// No frame could be had.
+    full: bool,
 }
 
 impl Cached for Loading<'_> {
@@ -76,6 +78,7 @@ impl<'a> Loading<'a> {
             file,
             pages: file.bytes().div_ceil(PAGE),
             chunks: Vec::new(),
+            full: false,
         }
     }
 
@@ -83,7 +86,8 @@ impl<'a> Loading<'a> {
     pub fn reserve(&mut self, start: FilePage, pages: u64) {
         let end = start.0.saturating_add(pages).min(self.pages);
         let mut at = start.0;
-        while at < end {
+        // The search for a frame is long where there is none, and a plan may have thousands of runs.
+        while at < end && !self.full {
             let until = end.min(at + TRANSFER as u64);
             let mut core = self.shared.core();
             let core = &mut *core;
@@ -95,6 +99,7 @@ impl<'a> Loading<'a> {
                 }
                 let id = self.file.id_of(page);
                 let Some(frame) = core.frames.take(id, &mut core.files) else {
+                    self.full = true;
                     return;
                 };
                 if entry.begin_fill(state, frame) {
@@ -166,9 +171,9 @@ impl Chunk {
         shared.waiters.wake(file.id_of(self.first), count);
     }
 
-    /// Leaves the read to the I/O thread.
-    fn start(self, shared: &Arc<Shared>, file: &Arc<Inner>) {
-        let span = self.span(shared);
+    /// Leaves the read to the I/O thread. `awaited`: a program waits for it.
+    fn start(self, shared: &Arc<Shared>, file: &Arc<Inner>, awaited: bool) {
+        let span = self.span(shared).awaited(awaited);
         let started = file.pipe().on_start(shared.now());
         let (shared, file_too) = (Arc::clone(shared), Arc::clone(file));
         let done = Done::new(move |result| {
@@ -238,11 +243,11 @@ pub fn begin(
             let first = own.end();
             chunks.insert(at, Chunk { first, frames });
         }
-        own.start(shared, file);
+        own.start(shared, file, true);
     }
     chunks
         .into_iter()
-        .for_each(|chunk| chunk.start(shared, file));
+        .for_each(|chunk| chunk.start(shared, file, false));
     Ok(())
 }
 

@@ -10,7 +10,7 @@
 //! store or the reader is the bound. When the rate has not grown for some windows, a quarter more than the product is
 //! enough: what is above it waits in the store's queue, where it delays other reads, and is lost when the stream ends.
 //! No window is less than what the store delivers in the time for which the kernel may let a thread wait.
-//! If the store becomes slower, the window shrinks until the store is idle at times, and the latency is measured anew.
+//! The latency of a store that changes while it is never idle is not seen: it counts from the next pause of the stream on.
 
 use std::time::Duration;
 

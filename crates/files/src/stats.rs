@@ -2,14 +2,15 @@
 //!
 //! The first threads of a process have a line of their own in each cache, and count with a load and a store. A locked
 //! addition behind a copy waits until all of the copy's stores have left the processor.
-//! Later threads share the last line, and lock it.
+//! Later threads share as many lines, and lock them.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-const LINES: usize = 32;
-/// The line of all threads that came later than the others.
-const SHARED: usize = LINES - 1;
+/// Lines of one thread each. They are not used again when the thread has ended.
+const OWN: usize = 32;
+/// All lines.
+const LINES: usize = 2 * OWN;
 
 /// What a cache has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,12 +39,23 @@ struct Line {
 }
 
 /// The counters.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     lines: [Line; LINES],
     pub pages_read: AtomicU64,
     pub pages_written: AtomicU64,
     pub transfers: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            lines: std::array::from_fn(|_| Line::default()),
+            pages_read: AtomicU64::default(),
+            pages_written: AtomicU64::default(),
+            transfers: AtomicU64::default(),
+        }
+    }
 }
 
 thread_local! {
@@ -55,12 +67,13 @@ impl Counters {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let line = LINE.with(|line| {
             if line.get() == usize::MAX {
-                line.set(NEXT.fetch_add(1, Ordering::Relaxed).min(SHARED));
+                let n = NEXT.fetch_add(1, Ordering::Relaxed);
+                line.set(if n < OWN { n } else { OWN + n % OWN });
             }
             line.get()
         });
         let counter = to(&self.lines[line]);
-        if line == SHARED {
+        if line >= OWN {
             counter.fetch_add(count, Ordering::Relaxed);
         } else {
             // Nobody else writes it.

@@ -252,7 +252,11 @@ impl Bench<'_> {
         for pattern in [Pattern::Reverse, Pattern::Random] {
             let mut work = self.work(pattern, bytes, CACHED);
             let passes = CACHED / work.reads;
-            if !self.wants(&row(&cached_row(pattern, 1), OURS)) {
+            let names = [1, 2].map(|threads| cached_row(pattern, threads));
+            let rows = names
+                .iter()
+                .flat_map(|name| [row(name, OURS), row(name, "pread")]);
+            if !rows.into_iter().any(|row| self.wants(&row)) {
                 continue;
             }
             let whole = self.work(Pattern::Sequential, bytes, 0);

@@ -69,7 +69,10 @@ impl Copies {
             if member.shares_with.is_some() || known.contains(&pid) || self.done.contains(&pid) {
                 continue;
             }
-            let parent = copied_from(family, member);
+            // It may be readable at the next look.
+            let Some(parent) = copied_from(family, member) else {
+                continue;
+            };
             if parent.is_some() && !self.suspects.contains(&pid) {
                 suspects.insert(pid);
                 continue;
@@ -91,12 +94,16 @@ impl Copies {
     }
 }
 
-/// The parent of a process that has executed no file since its fork, if nobody reports forks of the parent.
-fn copied_from(family: &Family, member: &Member) -> Option<i32> {
+/// The parent of a process that has executed no file since its fork, if nobody reports forks of the parent. `None`: one
+/// of them cannot be read.
+fn copied_from(family: &Family, member: &Member) -> Option<Option<i32>> {
     let found = image_of(member)?;
-    let parent = family.member(found.parent)?;
+    let Some(parent) = family.member(found.parent) else {
+        return Some(None);
+    };
     let is_copy = image_of(parent)?.start == found.start;
-    (is_copy && !sees_forks(&parent.text("status").ok()?)).then_some(found.parent)
+    let is_unseen = is_copy && !sees_forks(&parent.text("status").ok()?);
+    Some(is_unseen.then_some(found.parent))
 }
 
 #[cfg(test)]

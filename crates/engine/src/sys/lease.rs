@@ -12,6 +12,9 @@ use super::syscall::syscall;
 const SET: usize = 1024;
 const GET: usize = 1025;
 const SET_OWNER: usize = 8;
+const SET_SIGNAL: usize = 10;
+/// Ignored by default.
+const SIGURG: usize = 23;
 const READ: usize = 0;
 const NONE: usize = 2;
 
@@ -24,9 +27,13 @@ fn call(file: impl AsFd, command: usize, kind: usize) -> Result<usize, Errno> {
 /// Takes a lease on a file that is open for reading. AGAIN: somebody has it open for writing. ACCES: the file is another
 /// user's.
 pub fn take(file: impl AsFd) -> Result<(), Errno> {
+    // The holder asks. Taking the lease makes this process the one that is told of a writer, at first by SIGIO, which
+    // would end it.
+    call(&file, SET_SIGNAL, SIGURG)?;
     call(&file, SET, READ)?;
-    // The holder asks; a signal (SIGIO) would end a process that does not expect it.
-    call(file, SET_OWNER, 0).map(|_| ())
+    call(&file, SET_OWNER, 0)
+        .map(|_| ())
+        .inspect_err(|_| drop(end(&file)))
 }
 
 /// Ends it.

@@ -28,6 +28,7 @@ pub struct Span {
     offset: u64,
     bytes: usize,
     pieces: Vec<IoVec>,
+    awaited: bool,
 }
 
 // SAFETY: the addresses are of the cache's arena, which any thread may access.
@@ -44,7 +45,18 @@ impl Span {
             offset,
             bytes,
             pieces,
+            awaited: false,
         }
+    }
+
+    /// A program waits for it.
+    pub(crate) fn awaited(self, awaited: bool) -> Self {
+        Span { awaited, ..self }
+    }
+
+    /// Whether a program waits for it: it goes before those that were not started.
+    pub fn is_awaited(&self) -> bool {
+        self.awaited
     }
 
     /// To the store, or from there.

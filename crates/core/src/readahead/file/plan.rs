@@ -87,8 +87,8 @@ impl Series {
     }
 }
 
-/// Most series of one plan.
-const MAX_SERIES: usize = 8;
+/// Most series of one plan: the pages asked for, and those ahead of them.
+const MAX_SERIES: usize = 2;
 /// Pages of one run of a forced read: 2 MiB, to limit the memory that it holds at once.
 const FORCED_RUN: u64 = 512;
 
@@ -117,11 +117,6 @@ impl Plan {
         all.map(within).filter(|run| run.pages > 0)
     }
 
-    /// Nothing is read.
-    pub fn is_empty(&self) -> bool {
-        self.runs().next().is_none()
-    }
-
     /// The window that was set, if any. It may lie past the end of the file; then nothing is read.
     pub fn window(&self) -> Option<Window> {
         self.window
@@ -147,14 +142,21 @@ impl Plan {
     /// These pages without a mark, as many as the limits allow, in runs of 2 MiB. The rest is requested again later.
     pub(super) fn forced(cache: &impl Cached, page: FilePage, pages: u64, limits: &Limits) -> Self {
         let mut plan = Plan::default();
-        let mut left = pages.min(limits.max.max(limits.device));
-        let mut at = page;
-        while left > 0 && plan.len < MAX_SERIES {
-            let run = left.min(FORCED_RUN);
-            plan.push(cache, at, run, 0);
-            at = at.plus(run);
-            left -= run;
-        }
+        let pages = pages.min(limits.max.max(limits.device));
+        let run = Run {
+            start: page,
+            pages: FORCED_RUN,
+            ahead: 0,
+        };
+        let whole = Series {
+            run,
+            stride: FORCED_RUN.cast_signed(),
+            count: pages / FORCED_RUN,
+            marked: 1,
+        };
+        plan.push_series(cache, whole);
+        let rest = pages % FORCED_RUN;
+        plan.push(cache, page.plus(pages - rest), rest, 0);
         plan
     }
 
@@ -174,12 +176,14 @@ impl Plan {
         self.push_series(cache, alone);
     }
 
-    /// More runs, as far as the file goes. Beyond [`MAX_SERIES`] they are left out.
+    /// More runs, as far as the file goes. No policy has more than [`MAX_SERIES`].
     pub(super) fn push_series(&mut self, cache: &impl Cached, series: Series) {
-        self.file_pages = cache.file_pages();
-        if series.run.pages > 0 && series.count > 0 && self.len < MAX_SERIES {
-            self.series[self.len] = series;
-            self.len += 1;
+        if series.run.pages > 0 && series.count > 0 {
+            debug_assert!(self.len < MAX_SERIES, "{self:?} and {series:?}");
+            if let Some(place) = self.series.get_mut(self.len) {
+                (*place, self.file_pages) = (series, cache.file_pages());
+                self.len += 1;
+            }
         }
     }
 }

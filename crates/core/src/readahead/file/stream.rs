@@ -243,11 +243,18 @@ impl Pieces {
 
     /// Reads so many pieces more, in whole parts. `moves`: one part at least.
     fn extend(&mut self, cache: &impl Cached, pieces: u64, moves: bool, plan: &mut Plan) {
-        let part = self.part();
-        let parts = (pieces / part).max(u64::from(moves));
+        let mut part = self.part();
+        let mut parts = (pieces / part).max(u64::from(moves));
         let Some(next) = self.next.filter(|_| parts > 0) else {
             return;
         };
+        if self.goes_back_over_all() {
+            // The last parts before the start of the file are one, or what is left of them would not be read.
+            let left = next.0 / self.length + 1;
+            if part.saturating_mul(parts) >= left {
+                (part, parts) = (left, 1);
+            }
+        }
         plan.push_series(cache, self.series(next, part, parts));
         let at = |pieces: u64| {
             let by = i64::try_from(pieces).ok()?.checked_mul(self.stride)?;
@@ -259,6 +266,11 @@ impl Pieces {
         );
     }
 
+    /// Whether its pieces lie one behind the other, towards the start of the file.
+    fn goes_back_over_all(&self) -> bool {
+        self.stride.checked_neg() == i64::try_from(self.length).ok()
+    }
+
     /// So many parts from `next` on, each with a mark on its first piece. Pieces that touch are read together.
     fn series(&self, next: FilePage, part: u64, parts: u64) -> Series {
         let piece = Run {
@@ -266,7 +278,7 @@ impl Pieces {
             pages: self.length,
             ahead: self.length,
         };
-        if self.stride.checked_neg() != i64::try_from(self.length).ok() {
+        if !self.goes_back_over_all() {
             return Series {
                 run: piece,
                 stride: self.stride,

@@ -32,8 +32,9 @@ fn check(plan: &Plan, cache: &Model, most: u64, policy: Policy) {
         }
     }
     let marks = runs.iter().filter_map(Run::mark).count();
-    let one = policy != Policy::Streams;
-    assert!(!one || marks <= 1, "{marks} marks in {plan:?}");
+    // One for each part of a window, and of what the program has used since.
+    let most = if policy == Policy::Streams { 9 } else { 1 };
+    assert!(marks <= most, "{marks} marks in {plan:?}");
 }
 
 #[test]

@@ -85,6 +85,17 @@ fn backwards_is_read_in_large_runs() {
     assert!(cache.brought.values().all(|times| *times == 1));
 }
 
+/// Where several parts reach to the start of the file, none of its first pages is left out.
+#[test]
+fn backwards_the_head_of_the_file_is_read() {
+    for pages in [700, 1500, 2100, 3000, 9999] {
+        let mut file = OpenFile::new(Policy::Streams, limits(4096));
+        let mut cache = Model::new(1 << 20);
+        let (waited, runs) = pieces(&mut file, &mut cache, pages - 1, (1, -1, pages));
+        assert!(waited <= 4, "{waited} reads of {pages} waited: {runs:?}");
+    }
+}
+
 /// A mark in the middle of a window belongs to a stream only while the stream is read.
 #[test]
 fn marks_of_a_stale_stream_are_nobodys() {
