@@ -19,6 +19,8 @@ use crate::page::watching::Records;
 
 /// How often the rings are emptied.
 pub const EVERY_MS: i64 = 10;
+/// The most records that are taken from a ring at a time: all that it holds.
+const AT_ONCE: usize = Ring::CAPACITY;
 /// How long records are held back at most, for compression.
 const KEPT: Duration = Duration::from_secs(1);
 
@@ -237,11 +239,13 @@ impl Recording {
     }
 
     fn empty(&mut self, traced: &mut Traced) {
-        while let Some(seen) = traced.ring.take() {
+        let now = monotonic_ns();
+        // The engine, or a program that writes to the ring, may be faster than this.
+        for seen in (0..AT_ONCE).map_while(|_| traced.ring.take()) {
             let Some(event) = event(&seen) else {
                 continue;
             };
-            let time = seen.time.saturating_sub(self.start_ns);
+            let time = seen.time.min(now).saturating_sub(self.start_ns);
             let task = match seen.tid {
                 0 => traced.main,
                 tid => match traced.threads.get(&tid) {

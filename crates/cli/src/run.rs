@@ -95,6 +95,12 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     let stats = args.stats.as_deref().map(StatsFile::check).transpose()?;
     let metrics = Metrics::open(args.metrics, args.metrics_file.as_deref())?;
     let page = args.report.as_deref();
+    if let Some(path) = page.filter(|path| args.trace.as_deref() == Some(path)) {
+        anyhow::bail!(
+            "--report {}: that is the file of --trace as well; name another one",
+            path.display()
+        );
+    }
     let page = page
         .map(|path| Watching::open(path, &args.command))
         .transpose()?;

@@ -120,6 +120,22 @@ pub fn humane(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// A size without rounding, in the largest unit of which it is a multiple, or one and a half and so on.
+pub fn exact(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let fits =
+        |&&(_, shift): &&(&str, u32)| bytes >= 1 << shift && bytes.is_multiple_of(1 << (shift - 1));
+    let Some((unit, shift)) = UNITS.iter().find(fits) else {
+        return format!("{bytes} B");
+    };
+    let half = if bytes.is_multiple_of(1 << shift) {
+        ""
+    } else {
+        ".5"
+    };
+    format!("{}{half} {unit}", bytes >> shift)
+}
+
 /// A readable time.
 pub fn humane_ns(ns: u64) -> String {
     let value = ns as f64;
@@ -139,6 +155,20 @@ pub fn humane_ns(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exact_sizes_can_be_typed() {
+        let mib = |n: u64| exact(n << 20);
+        assert_eq!(
+            [mib(512), mib(1024), mib(1536)],
+            ["512 MiB", "1 GiB", "1.5 GiB"]
+        );
+        assert_eq!([mib(1280), mib(1088)], ["1280 MiB", "1088 MiB"]);
+        assert_eq!(
+            [exact(0), exact(1023), exact(1536)],
+            ["0 B", "1023 B", "1.5 KiB"]
+        );
+    }
 
     #[test]
     fn sizes() {

@@ -1,13 +1,13 @@
 //! What the records of a run tell: when pages came and went, where, and how many would have stayed in more memory.
 //!
 //! Records are counted as they come and not kept. So the page of a long run is ready when the run has ended, and there is no
-//! file that could become too large. Memory is bounded: a few figures per column of time, a [`Grid`] for each of the most
-//! active processes, a sample of the evicted pages for the curve.
+//! file that could become too large. Memory does not grow with time: a few figures per column, a [`Grid`] for each of the most
+//! active processes, a sample of the evicted pages for the curve. A grid has two bits for each page that was ever touched.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use foreswap_lab::trace::{Event, Found as Place, MAX_PAGES, PageRange, Record};
+use foreswap_lab::trace::{Event, Found as Place, KeptUnits, MAX_PAGES, PageRange, Record};
 use foreswap_lab::{Curve, RunningCurve};
 
 use super::grid::{COLUMNS, Change, Grid};
@@ -19,6 +19,8 @@ const GRIDS: usize = 12;
 const FIRST_NS: u64 = 4 << 20;
 /// When the mappings of a process get their names first, ns after its start.
 const FIRST_LOOK_NS: u64 = 20_000_000;
+/// A look at the names takes at most this part of the time.
+const LOOK_PART: u64 = 50;
 /// Evicted pages that the curve follows.
 const SAMPLES: usize = 8192;
 
@@ -74,6 +76,7 @@ pub struct Activity {
     /// The address space of each task.
     tasks: Vec<u32>,
     spaces: HashMap<u32, Space>,
+    kept: KeptUnits,
     columns: Vec<Column>,
     /// Up to this column, what was in memory is known.
     held_until: usize,
@@ -107,6 +110,8 @@ pub struct Found {
     pub last: Duration,
     /// Processes that were recorded.
     pub processes: u64,
+    /// Threads that were: the first of each process, and the others that faulted.
+    pub threads: u64,
     /// Processes that are not among `spaces`.
     pub left_out: u64,
     /// Records that were lost.
@@ -130,6 +135,7 @@ impl Activity {
             curve: RunningCurve::new(limit_pages, SAMPLES),
             tasks: Vec::new(),
             spaces: HashMap::new(),
+            kept: KeptUnits::default(),
             columns: vec![Column::default(); COLUMNS],
             held_until: 0,
             column_ns: FIRST_NS,
@@ -174,6 +180,7 @@ impl Activity {
 
     /// Where the pages of an event are now.
     fn on_pages(&mut self, column: usize, space: u32, event: &Event) {
+        let is_rest = self.kept.is_rest(space, event);
         let mut space = self.spaces.get_mut(&space);
         let range = |pages: &PageRange| pages.start.0..pages.end.0;
         let (pages, change) = match event {
@@ -185,6 +192,7 @@ impl Activity {
                 };
                 (page.0..page.0 + 1, change)
             }
+            Event::Prefetched(pages) if is_rest => (range(pages), Change::Stayed),
             Event::Prefetched(pages) => (range(pages), Change::Came),
             Event::Evicted(pages) => (range(pages), Change::Evicted),
             Event::Discard(pages) | Event::Unmap(pages) => (range(pages), Change::Gone),
@@ -196,14 +204,18 @@ impl Activity {
             }
             Event::End => {
                 // Its pid may soon be that of another process.
-                if let Some(space) = &mut space {
-                    space.due_ns = u64::MAX;
+                match &mut space {
+                    Some(space) if space.due_ns != u64::MAX => space.due_ns = u64::MAX,
+                    // Its other threads have no memory of their own.
+                    _ => return,
                 }
                 (0..MAX_PAGES, Change::Gone)
             }
             Event::Start(_) | Event::Map(_) | Event::File { .. } | Event::Lost(_) => return,
         };
-        let evicted = space.map_or(0, |space| space.grid.on_change(column, pages, change));
+        // Of a process without a grid it is not known: most were evicted.
+        let number = pages.end - pages.start;
+        let evicted = space.map_or(number, |space| space.grid.on_change(column, pages, change));
         let of_time = &mut self.columns[column];
         match change {
             Change::Came => of_time.back += evicted,
@@ -256,7 +268,7 @@ impl Activity {
             let least = self
                 .spaces
                 .iter()
-                .min_by_key(|(_, space)| space.grid.moves());
+                .min_by_key(|(_, space)| (space.due_ns != u64::MAX, space.grid.moves()));
             if let Some(&least) = least.map(|(number, _)| number) {
                 self.spaces.remove(&least);
                 self.left_out += 1;
@@ -272,12 +284,14 @@ impl Activity {
     }
 
     /// Asks the kernel for the names of mappings, `now` (ns since the start). A process is looked at again when it has
-    /// become a sixteenth older.
+    /// become a sixteenth older, and rarer if that takes long.
     pub fn look_at_names(&mut self, now: u64) {
         for space in self.spaces.values_mut() {
             if now >= space.due_ns {
+                let began = Instant::now();
                 space.names.look(space.pid);
-                space.due_ns = now + now.saturating_sub(space.began_ns) / 16;
+                let cost = LOOK_PART * began.elapsed().as_nanos() as u64;
+                space.due_ns = now + cost.max(now.saturating_sub(space.began_ns) / 16);
             }
         }
     }
@@ -296,6 +310,7 @@ impl Activity {
             column: Duration::from_nanos(self.column_ns),
             last: Duration::from_nanos(self.last_ns),
             processes: self.processes,
+            threads: self.tasks.len() as u64,
             left_out: self.left_out,
             lost: self.lost,
         }
@@ -403,6 +418,66 @@ pub mod tests {
         });
         let total = activity.finish().total();
         assert_eq!((total.away, total.again, total.back), (201, 200, 201));
+    }
+
+    /// A huge page that was still in its frames was not read.
+    #[test]
+    fn a_huge_page_in_frames_did_not_come_back() {
+        let mut activity = cyclic(1000);
+        let before = activity
+            .columns
+            .iter()
+            .map(|column| column.back)
+            .sum::<u64>();
+        let unit = Vpn(0xa000)..Vpn(0xa200);
+        let kept = Event::Touch {
+            page: Vpn(0xa100),
+            found: Place::Kept,
+            write: false,
+        };
+        let rest = [unit.start..Vpn(0xa100), Vpn(0xa101)..unit.end];
+        let rest = rest.map(Event::Prefetched);
+        for event in [Event::Evicted(unit), kept].into_iter().chain(rest) {
+            activity.record(&Record {
+                time: 1000,
+                task: 0,
+                event,
+            });
+        }
+        let found = activity.finish();
+        assert_eq!(found.total().back, before);
+        assert_eq!(found.total().held, 50 + 512);
+        assert_eq!(
+            found.curve.again(50),
+            200.0,
+            "nor would memory have saved that"
+        );
+    }
+
+    /// Short helpers do not push out a process that has not been paged yet.
+    #[test]
+    fn a_process_that_lives_keeps_its_grid() {
+        let mut activity = Activity::new(50);
+        for number in 0..40_u32 {
+            let mut record = |event| {
+                activity.record(&Record {
+                    time: 5,
+                    task: number,
+                    event,
+                })
+            };
+            record(Event::Start(Start {
+                space: number,
+                pid: 100 + number,
+                tid: 100 + number,
+                parent: None,
+            }));
+            if number > 0 {
+                record(Event::Evicted(Vpn(0)..Vpn(1)));
+                record(Event::End);
+            }
+        }
+        assert!(activity.spaces.contains_key(&0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::report::grouped;
-use crate::size::humane;
+use crate::size::exact;
 
 /// The most intervals of an axis.
 const MOST: f64 = 5.0;
@@ -130,10 +130,11 @@ impl Axis {
     pub fn label(&self, value: f64) -> String {
         let whole = value.round() as u64;
         match self.unit {
-            Unit::Bytes => humane(whole).replace("0 B", "0"),
+            Unit::Bytes if whole == 0 => "0".to_owned(),
+            Unit::Bytes => exact(whole),
             Unit::Rate => match whole {
                 0 => "0".to_owned(),
-                _ => format!("{}/s", humane(whole)),
+                _ => format!("{}/s", exact(whole)),
             },
             Unit::Count => grouped(whole),
             Unit::Percent => format!("{} %", trimmed(value, 2)),

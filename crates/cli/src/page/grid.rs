@@ -59,12 +59,6 @@ impl Row {
         }
     }
 
-    /// All pages that came back or went.
-    pub fn moves(&self) -> u64 {
-        let moves = self.cells.iter().map(|cell| cell.back + cell.out);
-        moves.map(u64::from).sum()
-    }
-
     fn add(&mut self, other: &Self) {
         self.held += other.held;
         for (cell, more) in self.cells.iter_mut().zip(&other.cells) {
@@ -124,6 +118,7 @@ pub struct Grid {
     rows: BTreeMap<u64, Row>,
     units: HashMap<u64, Unit>,
     held: u64,
+    moves: u64,
 }
 
 impl Default for Grid {
@@ -133,6 +128,7 @@ impl Default for Grid {
             rows: BTreeMap::new(),
             units: HashMap::new(),
             held: 0,
+            moves: 0,
         }
     }
 }
@@ -143,7 +139,12 @@ impl Grid {
     pub fn on_change(&mut self, column: usize, pages: Range<u64>, change: Change) -> u64 {
         if change == Change::Gone {
             for part in self.known(&pages) {
+                let number = part.start / UNIT;
                 self.on_range(column, part, change);
+                let is_empty = |unit: &Unit| (unit.here, unit.out) == ([0; 8], [0; 8]);
+                if self.units.get(&number).is_some_and(is_empty) {
+                    self.units.remove(&number);
+                }
             }
             return 0;
         }
@@ -233,6 +234,7 @@ impl Grid {
         cell.held = row.held;
         cell.back = cell.back.saturating_add(back);
         cell.out = cell.out.saturating_add(left);
+        self.moves += u64::from(back) + u64::from(left);
         out.count_ones()
     }
 
@@ -271,7 +273,7 @@ impl Grid {
 
     /// The number of pages that came back or went.
     pub fn moves(&self) -> u64 {
-        self.rows.values().map(Row::moves).sum()
+        self.moves
     }
 
     /// Pages of a block.

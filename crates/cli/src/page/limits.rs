@@ -24,8 +24,15 @@ pub struct Basis {
     pub again: f64,
     /// How long some thread waited. `None`: not known.
     pub stalled: Option<Duration>,
-    /// How long the run took. `None`: not known, or several processes waited, maybe at the same time.
+    /// How long the run took. `None`: not known, or several processes or threads may have waited at the same time.
     pub elapsed: Option<Duration>,
+}
+
+impl Basis {
+    /// Pages that come back, as a part of those that did, if `part` of those that were evicted do.
+    pub fn back(&self, part: f64) -> f64 {
+        1.0 - self.again * (1.0 - part)
+    }
 }
 
 /// A limit, and what it would have cost.
@@ -35,6 +42,8 @@ pub struct Choice {
     pub bytes: u64,
     /// Pages that would have come back, as a part of those that did (0 to 1).
     pub part: f64,
+    /// The same with what comes back for the first time, as a file's pages do, and comes in any memory.
+    pub back: f64,
     /// Faults that would have waited.
     pub majors: u64,
     /// How long some thread would have waited.
@@ -47,7 +56,8 @@ pub struct Choice {
 pub fn part(curve: &Curve, pages: u64) -> f64 {
     let all = curve.again(curve.floor);
     if all > 0.0 {
-        curve.again(pages) / all
+        // Where pages were lost from sight, the curve is corrected, and may begin below zero.
+        (curve.again(pages) / all).clamp(0.0, 1.0)
     } else {
         0.0
     }
@@ -90,11 +100,13 @@ pub fn choices(curve: &Curve, run: &Basis) -> Vec<Choice> {
 fn choice(curve: &Curve, run: &Basis, pages: u64) -> Choice {
     let part = part(curve, pages);
     let stalled = run.stalled.map(|stalled| stalled.mul_f64(part));
+    let back = run.back(part);
     let saved = run.stalled.map(|stalled| stalled.mul_f64(1.0 - part));
     Choice {
         bytes: pages * PAGE_BYTES,
         part,
-        majors: (run.majors as f64 * (1.0 - run.again * (1.0 - part))).round() as u64,
+        back,
+        majors: (run.majors as f64 * back).round() as u64,
         stalled,
         elapsed: run
             .elapsed

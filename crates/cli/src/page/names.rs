@@ -61,7 +61,7 @@ fn most_bss(file: &str) -> u64 {
     if file.ends_with(BSS) {
         0
     } else if file.contains(".so") {
-        1024
+        64
     } else {
         u64::MAX
     }
@@ -74,13 +74,26 @@ impl Names {
         if now.is_empty() {
             return;
         }
-        let is_old = |named: &Named| {
-            let at = now.partition_point(|new| new.pages.end <= named.pages.start);
-            now.get(at)
-                .is_none_or(|new| new.pages.start >= named.pages.end)
-        };
-        let mut old = std::mem::take(&mut self.known);
-        old.retain(is_old);
+        // Of mappings of before, what no other mapping covers.
+        let mut old = Vec::new();
+        for Named { pages, name } in std::mem::take(&mut self.known) {
+            let mut from = pages.start;
+            let mut keep = |to: u64, from: u64| {
+                if from < to {
+                    let (pages, name) = (from..to, name.clone());
+                    old.push(Named { pages, name });
+                }
+            };
+            let at = now.partition_point(|new| new.pages.end <= from);
+            for new in now[at..]
+                .iter()
+                .take_while(|new| new.pages.start < pages.end)
+            {
+                keep(new.pages.start, from);
+                from = from.max(new.pages.end);
+            }
+            keep(pages.end, from);
+        }
         now.append(&mut old);
         if now.len() > MOST {
             now.sort_by_key(|named| std::cmp::Reverse(named.pages.end - named.pages.start));
@@ -170,6 +183,7 @@ no line of such a file
         // Later, a file is where the heap was, and the rest is as it was.
         names.learn("01800000-03000000 r--p 00000000 fe:00 12 /data/weights.bin\n");
         assert_eq!(name(&names, 0x2000..0x2001).as_deref(), Some("weights.bin"));
+        assert_eq!(name(&names, 0x17ff..0x1800).as_deref(), Some("[heap]"));
         assert_eq!(name(&names, 0x400..0x401).as_deref(), Some("a program"));
     }
 }

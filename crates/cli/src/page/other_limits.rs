@@ -10,7 +10,7 @@ use super::chart::{Chart, Series, Style};
 use super::limits::{Basis, Choice, choices, part};
 use super::{Story, lead, section};
 use crate::report::grouped;
-use crate::size::humane;
+use crate::size::{exact, humane};
 
 /// Points of the curve.
 const POINTS: u64 = 200;
@@ -38,7 +38,7 @@ fn basis(story: &Story<'_>) -> Basis {
         majors: stats.faults_major,
         again,
         stalled: Some(lead::stalled(run)),
-        elapsed: alone.then_some(run.run.elapsed),
+        elapsed: (alone && story.found.threads == story.found.processes).then_some(run.run.elapsed),
     }
 }
 
@@ -80,7 +80,7 @@ fn sentences(choices: &[Choice]) -> String {
         return String::new();
     };
     let told = |choice: &Choice, what: &str| {
-        let limit = humane(choice.bytes);
+        let limit = exact(choice.bytes);
         let time = match (now.elapsed, choice.elapsed) {
             (Some(before), Some(after)) if !before.is_zero() => {
                 let less = 100.0 * (1.0 - after.as_secs_f64() / before.as_secs_f64());
@@ -98,12 +98,12 @@ fn sentences(choices: &[Choice]) -> String {
     };
     let half = others
         .iter()
-        .find(|choice| choice.part <= 0.6 && choice.part >= 0.2);
+        .find(|choice| choice.back <= 0.6 && choice.back >= 0.2);
     let half = half.map(|choice| {
-        let part = choice.part * 100.0;
+        let part = choice.back * 100.0;
         told(choice, &format!("{part:.0} % as much would have come back"))
     });
-    let none = others.iter().find(|choice| choice.part < 0.005);
+    let none = others.iter().find(|choice| choice.back < 0.005);
     let none = none.map(|choice| told(choice, "next to nothing would have come back"));
     half.into_iter().chain(none).collect::<Vec<_>>().join(" ")
 }
@@ -133,8 +133,8 @@ fn table(story: &Story<'_>, choices: &[Choice]) -> Markup {
                 tbody {
                     @for (number, choice) in choices.iter().enumerate() {
                         tr .measured[number == 0] {
-                            th scope="row" { (humane(choice.bytes)) @if number == 0 { small { "this run" } } }
-                            td { (humane((back * choice.part) as u64)) small { (format!("{:.0} %", choice.part * 100.0)) } }
+                            th scope="row" { (exact(choice.bytes)) @if number == 0 { small { "this run" } } }
+                            td { (humane((back * choice.back) as u64)) small { (format!("{:.0} %", choice.back * 100.0)) } }
                             td .wide { (grouped(choice.majors)) }
                             @if let Some(time) = choice.stalled { td { (spoken(time)) } }
                             @if let Some(time) = choice.elapsed { td { (spoken(time)) small { (more(time, least)) } } }
@@ -146,14 +146,17 @@ fn table(story: &Story<'_>, choices: &[Choice]) -> Markup {
     }
 }
 
-fn curve(story: &Story<'_>) -> Markup {
+fn curve(story: &Story<'_>, basis: &Basis) -> Markup {
     let curve = &story.found.curve;
     let (least, most) = (curve.floor, curve.enough().max(curve.floor + 1));
     let most = most + (most - least) / 20;
     let back = back_bytes(story) as f64;
     let point = |n: u64| {
         let pages = least + (most - least) * n / POINTS;
-        ((pages * PAGE_BYTES) as f64, back * part(curve, pages))
+        (
+            (pages * PAGE_BYTES) as f64,
+            back * basis.back(part(curve, pages)),
+        )
     };
     let bytes = |pages: u64| (pages * PAGE_BYTES) as f64;
     let chart = Chart {
@@ -188,7 +191,7 @@ pub fn draw(story: &Story<'_>) -> Markup {
     let content = html! {
         p { (sentences(&choices)) }
         (table(story, &choices))
-        (curve(story))
+        (curve(story, &basis))
         p .note {
             "The first row is what was measured. The others are estimates: the curve counts the evicted pages that would have \
              stayed in a memory of that size if the page unused for longest always went first, and waiting is taken to fall with \

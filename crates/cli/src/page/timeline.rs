@@ -45,6 +45,7 @@ pub struct Timeline {
     samples: Vec<Sample>,
     every: Duration,
     due: Duration,
+    limit_changed: bool,
 }
 
 impl Default for Timeline {
@@ -53,6 +54,7 @@ impl Default for Timeline {
             samples: Vec::new(),
             every: FIRST,
             due: Duration::ZERO,
+            limit_changed: false,
         }
     }
 }
@@ -65,6 +67,8 @@ impl Timeline {
 
     /// Adds a sample. Times do not fall.
     pub fn push(&mut self, sample: Sample) {
+        let last = self.samples.last();
+        self.limit_changed |= last.is_some_and(|last| last.limit_bytes != sample.limit_bytes);
         self.samples.push(sample);
         if self.samples.len() > MOST {
             self.halve();
@@ -93,11 +97,9 @@ impl Timeline {
         &self.samples
     }
 
-    /// Whether the limit was another one at some time.
+    /// Whether two samples in succession had different limits.
     pub fn limit_changed(&self) -> bool {
-        let mut limits = self.samples.iter().map(|sample| sample.limit_bytes);
-        let first = limits.next();
-        limits.any(|limit| Some(limit) != first)
+        self.limit_changed
     }
 }
 

@@ -94,6 +94,9 @@ pub struct Ring {
 }
 
 impl Ring {
+    /// The most records that it holds.
+    pub const CAPACITY: usize = RECORDS as usize;
+
     /// Supervisor: creates an empty ring.
     pub fn create() -> Result<Self, LedgerError> {
         let memory = Memory::create(BYTES)?;

@@ -31,9 +31,11 @@ pub fn take(file: impl AsFd) -> Result<(), Errno> {
     // would end it.
     call(&file, SET_SIGNAL, SIGURG)?;
     call(&file, SET, READ)?;
-    call(&file, SET_OWNER, 0)
-        .map(|_| ())
-        .inspect_err(|_| drop(end(&file)))
+    let owned = call(&file, SET_OWNER, 0).map(|_| ());
+    if owned.is_err() {
+        let _ = end(&file);
+    }
+    owned
 }
 
 /// Ends it.

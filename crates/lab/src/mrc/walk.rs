@@ -14,7 +14,7 @@ use foreswap_core::units::PageRange;
 
 use super::shards::Counter;
 use super::stack::Page;
-use crate::trace::{Event, Found, MAX_PAGES, Record};
+use crate::trace::{Event, Found, KeptUnits, MAX_PAGES, Record};
 
 /// The contents of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,6 +40,7 @@ pub struct Walk {
     spaces: Vec<u32>,
     /// Tasks that live in each.
     living: HashMap<u32, u32>,
+    kept: KeptUnits,
     /// The contents so far.
     pub totals: Totals,
 }
@@ -65,6 +66,7 @@ impl Walk {
             faults_only,
             spaces: Vec::new(),
             living: HashMap::new(),
+            kept: KeptUnits::default(),
             totals: Totals::default(),
         }
     }
@@ -81,6 +83,7 @@ impl Walk {
         // Sources yield no record of a task that has not started.
         let space = self.spaces.get(record.task as usize).copied().unwrap_or(0);
         let owner = of_space(space);
+        let is_rest = self.faults_only && self.kept.is_rest(space, &record.event);
         match &record.event {
             Event::Touch { page, found, .. } => {
                 self.totals.touches += 1;
@@ -103,7 +106,12 @@ impl Walk {
             }
             Event::Prefetched(pages) if self.faults_only => {
                 for number in numbers(pages) {
-                    self.counter.touch_and_take(Page { owner, number });
+                    let page = Page { owner, number };
+                    if is_rest {
+                        self.counter.touch_above(page);
+                    } else {
+                        self.counter.touch_and_take(page);
+                    }
                 }
             }
             Event::Evicted(pages) if self.faults_only => {
@@ -119,6 +127,7 @@ impl Walk {
                 let living = self.living.entry(space).or_default();
                 *living = living.saturating_sub(1);
                 if *living == 0 {
+                    self.living.remove(&space);
                     self.counter.forget(owner, 0..MAX_PAGES);
                 }
             }
