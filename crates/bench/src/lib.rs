@@ -7,7 +7,7 @@
 //! the kernel's own swap.
 //!
 //! `usemem/`, `workset/`, `hold.rs`, `forks.rs`, `allocs.rs`, and `linpack.py` and `build.py` (run by Python) are
-//! workloads. `disk.rs` measures a swap area's device, `slots/` the slot allocator and `digest.rs` the page hash alone. `files/` reads files
+//! workloads; `programs/` has jobs for programs of others. `disk.rs` measures a swap area's device, `slots/` the slot allocator and `digest.rs` the page hash alone. `files/` reads files
 //! through foreswap's page cache and the kernel's. `peer/` runs a workload under
 //! one memory management, `system/` changes the machine for a peer and undoes it. `benches/` decides which runs there
 //! are, and `report/` makes tables, targets and JSON of them.
@@ -23,6 +23,7 @@ mod hold;
 pub mod interrupt;
 mod output;
 mod peer;
+mod programs;
 mod progress;
 mod report;
 mod size;

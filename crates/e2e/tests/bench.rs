@@ -172,6 +172,85 @@ fn build_is_equal_under_foreswap() {
     );
 }
 
+/// The user's own command, and one of the list: their outputs are compared.
+#[test]
+fn programs_run_at_a_part_of_their_own_memory() {
+    let words = "programs --turns 1 --against bare --part 0.5 --run-option=--thp=never";
+    let numbers = "print(sum(len(str(i)) for i in list(range(1500000))))";
+    let own = format!("{words} --json JSON -- python3 -c CODE");
+    let scratch = Scratch::new("programs");
+    let json = scratch.join("bench.json");
+    let job = Job::new(binary()).arg("bench").cwd(scratch.path());
+    let job = own.split_whitespace().fold(job, |job, word| match word {
+        "JSON" => job.arg(&json),
+        "CODE" => job.arg(numbers),
+        word => job.arg(word),
+    });
+    let text = job.timeout(180).run().succeeded().text();
+    let written = std::fs::read_to_string(&json).expect("the report was written");
+    let own: Value = serde_json::from_str(&written).expect("the report is JSON");
+    assert!(text.contains("outputs of all runs"), "{text}");
+    let (text, listed) = report(&format!("{words} --rows sort"));
+    assert!(text.contains("in MiB"), "{text}");
+    for report in [own, listed] {
+        let sizes = report["parameters"]["programs"].as_object().expect("sizes");
+        let (name, size) = sizes.iter().next().expect("a program");
+        let [limit, peak] = ["limit_bytes", "peak_bytes"].map(|key| size[key].as_f64().unwrap());
+        assert!((0.45..=0.5).contains(&(limit / peak)), "{name}: {size}");
+        assert!(
+            median(&report, 0, "swap_in_bytes") > f64::from(1 << 20),
+            "{name}"
+        );
+        assert!(median(&report, 0, "peak_bytes") <= limit, "{name}");
+        let bare = report["peers"][1]["peer"].as_str().unwrap();
+        assert!(bare.ends_with(": bare"), "{bare}");
+    }
+}
+
+/// Nothing is left of the list's folder either.
+#[test]
+fn programs_that_cannot_be_compared_are_an_error() {
+    let scratch = Scratch::new("programs");
+    let cases = [
+        ("seq-read -- true", "seq-read has its own"),
+        (
+            "programs --rows nothing",
+            "the names are: python, dictionaries;",
+        ),
+        (
+            "programs --part 1.5 -- true",
+            "--part 1.5: the limit as a part",
+        ),
+        (
+            "programs --turns 1 --against bare -- sh -c $$",
+            "failed without a limit",
+        ),
+        (
+            "programs --turns 1 --against bare -- cat /proc/self/stat",
+            "differs from its output without a limit",
+        ),
+        (
+            "programs --turns 1 --against bare -- no-such-program",
+            "cannot start no-such-program",
+        ),
+    ];
+    for (words, message) in cases {
+        let job = Job::new(binary())
+            .arg("bench")
+            .args(words.split_whitespace());
+        let outcome = job.env("TMPDIR", scratch.path()).timeout(180).run();
+        assert_eq!(outcome.code(), 1, "{words}: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(message),
+            "{words}: {}",
+            outcome.stderr
+        );
+        let left = names(scratch.path()).into_iter();
+        let left: Vec<_> = left.filter(|name| name.contains("bench")).collect();
+        assert!(left.is_empty(), "{words}: {left:?}");
+    }
+}
+
 #[test]
 fn swapoff_brings_a_program_back_under_foreswap() {
     let (text, report) = report("swapoff --total 96M --memory 32M --turns 1 --against foreswap");

@@ -6,6 +6,7 @@
 mod combined;
 mod usemem;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -54,6 +55,9 @@ pub enum BenchName {
     Workset,
     /// make -j4 (--tasks) of eight C++ files whose compilers fit one at a time, not together
     Build,
+    /// Programs of others (Python, g++, R, xz ...), or the command after --, at a part of the memory that each wants: on
+    /// foreswap, with its defaults and with other options, and on the kernel's swap
+    Programs,
     /// The time that `foreswap run` adds to the start of /bin/true
     Startup,
     /// The time that a fault adds to the disk's own 4 KiB latency
@@ -101,7 +105,8 @@ impl PeerName {
 #[command(after_help = "\
 Examples:
   foreswap bench seq-read --turns 5 --seconds 3 --against kernel
-  foreswap bench rand-write --memory 256M --json figures.json")]
+  foreswap bench rand-write --memory 256M --json figures.json
+  foreswap bench programs --part 0.4 -- python3 job.py")]
 pub struct BenchArgs {
     /// The bench to run
     #[arg(value_enum, required_unless_present = "undo")]
@@ -123,9 +128,18 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
     pub pause: u64,
 
-    /// For files: only the rows whose names contain one of these texts, by commas
+    /// For files and programs: only the rows whose names contain one of these texts, by commas
     #[arg(long, value_delimiter = ',', value_name = "TEXT")]
     pub rows: Option<Vec<String>>,
+
+    /// For programs: the limit as a part of the peak that each program has without one (default: 0.45; --memory sets
+    /// the limit itself)
+    #[arg(long, value_name = "FRACTION", conflicts_with = "memory")]
+    pub part: Option<f64>,
+
+    /// For programs: end a run after so many seconds (default: 20 times as long as without a limit, at least 60)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: Option<u64>,
 
     /// Write all measurements to FILE, as one JSON object
     #[arg(long, value_name = "FILE")]
@@ -151,7 +165,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub exe: Option<PathBuf>,
 
-    /// The Python that runs linpack, which must have SciPy (default: .venv/bin/python of the checkout that contains
+    /// The Python that runs linpack, which must have SciPy, and Polars for programs (default: .venv/bin/python of the checkout that contains
     /// this executable or the current directory, else python3)
     #[arg(long, value_name = "FILE")]
     pub python: Option<PathBuf>,
@@ -159,6 +173,11 @@ pub struct BenchArgs {
     /// Undo the changes to this system that a killed bench left
     #[arg(long)]
     pub undo: bool,
+
+    /// For programs: the command to measure instead of the list; its output must be the same in each run, and small, as
+    /// it is kept in memory
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 
     /// Parameters of the workload.
     #[command(flatten, next_help_heading = "Parameters of usemem")]

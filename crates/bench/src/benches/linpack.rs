@@ -95,7 +95,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
 
 /// The Python that was named, or that of the checkout that contains the current directory or this executable, or the
 /// system's.
-fn python(args: &BenchArgs, session: &Session) -> anyhow::Result<PathBuf> {
+pub fn python(args: &BenchArgs, session: &Session) -> anyhow::Result<PathBuf> {
     if let Some(python) = &args.python {
         return Ok(python.clone());
     }

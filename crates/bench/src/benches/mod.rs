@@ -12,6 +12,7 @@ mod fits;
 mod forks;
 mod huge;
 mod linpack;
+mod programs;
 mod readahead;
 mod series;
 mod slots;
@@ -43,11 +44,18 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         return undo();
     }
     let name = args.name.context("which bench? see --help")?;
+    if !args.command.is_empty() && name != BenchName::Programs {
+        bail!(
+            "a command after -- is for `foreswap bench programs`; {} has its own",
+            value_name(name)
+        );
+    }
     interrupt::watch();
     let result = prepare(&args).and_then(|mut session| {
         let report = match name {
             BenchName::Fits => fits::run(&args, &mut session),
             BenchName::Build => build::run(&args, &mut session),
+            BenchName::Programs => programs::run(&args, &mut session),
             BenchName::Forks => forks::run(&args, &mut session),
             BenchName::Workset => workset::run(&args, &mut session),
             BenchName::Startup => startup::run(&args, &mut session),
@@ -125,6 +133,7 @@ fn prepare(args: &BenchArgs) -> anyhow::Result<Session> {
         swap_bytes: 0,
         in_order: false,
         pause: Duration::from_secs(args.pause),
+        timeout: None,
         foreswap: ForeswapOptions {
             readahead: args.readahead.clone(),
             more: args.run_options.clone(),

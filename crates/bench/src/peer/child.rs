@@ -26,17 +26,25 @@ pub struct Finished {
     pub output: Vec<u8>,
     /// From before its start to its end, without the pauses for counting.
     pub elapsed: Duration,
+    /// The most resident memory of it, or of a descendant that it has waited for, in bytes.
+    pub peak: u64,
 }
+
+/// A command that was ended because it took too long.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("ended after {} s", .0.as_secs())]
+pub struct TimedOut(Duration);
 
 /// How often a waiting bench checks for signals.
 const LOOK_MS: libc::c_int = 100;
 /// How long a child may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Runs `command`, inside the cgroup whose `cgroup.procs` is `door` if there is one.
+/// Runs `command`, inside the cgroup whose `cgroup.procs` is `door` if there is one. It is ended after `timeout`.
 pub fn run(
     command: &[OsString],
     door: Option<&Path>,
+    timeout: Option<Duration>,
     progress: &Progress,
 ) -> anyhow::Result<Finished> {
     // Files, not pipes: nothing has to be read while the child runs.
@@ -44,7 +52,7 @@ pub fn run(
     let start = Instant::now();
     let (stdin, stdout) = (Stdio::null(), output.try_clone()?.into());
     let mut child = start_child(command, door, stdin, stdout, &errors)?;
-    let status = wait(&mut child, progress)?;
+    let (status, peak) = wait(&mut child, timeout, progress)?;
     let elapsed = start.elapsed();
     if !status.success() {
         return Err(failure(command, status, &mut errors));
@@ -52,6 +60,7 @@ pub fn run(
     Ok(Finished {
         output: content(&mut output)?,
         elapsed,
+        peak,
     })
 }
 
@@ -73,10 +82,11 @@ pub fn run_marked(
         paused += pause.elapsed();
         line = talk.ask("go on", progress)?;
     }
-    talk.finish(progress)?;
+    let peak = talk.finish(progress)?;
     Ok(Finished {
         output: line,
         elapsed: start.elapsed().saturating_sub(paused),
+        peak,
     })
 }
 
@@ -181,7 +191,7 @@ impl Talk {
             let mut part = [0; 4096];
             match self.stdout.read(&mut part) {
                 Ok(0) => {
-                    let status = wait(&mut self.child, progress)?;
+                    let (status, _) = wait(&mut self.child, None, progress)?;
                     return Err(failure(&self.command, status, &mut self.errors));
                 }
                 Ok(n) => self.read.extend_from_slice(&part[..n]),
@@ -191,12 +201,12 @@ impl Talk {
         }
     }
 
-    /// Closes its input and waits until it has ended well.
-    pub fn finish(mut self, progress: &Progress) -> anyhow::Result<()> {
+    /// Closes its input and waits until it has ended well. Returns its peak, as in [`Finished`].
+    pub fn finish(mut self, progress: &Progress) -> anyhow::Result<u64> {
         self.stdin = None;
-        let status = wait(&mut self.child, progress)?;
+        let (status, peak) = wait(&mut self.child, None, progress)?;
         match status.success() {
-            true => Ok(()),
+            true => Ok(peak),
             false => Err(failure(&self.command, status, &mut self.errors)),
         }
     }
@@ -227,15 +237,25 @@ fn before_exec(parent: u32, door: Option<&File>) -> io::Result<()> {
     Ok(())
 }
 
-fn wait(child: &mut Child, progress: &Progress) -> anyhow::Result<ExitStatus> {
+/// Waits for the end of `child`: its status and its peak.
+fn wait(
+    child: &mut Child,
+    timeout: Option<Duration>,
+    progress: &Progress,
+) -> anyhow::Result<(ExitStatus, u64)> {
+    let start = Instant::now();
     // SAFETY: opens a descriptor for a child that is not waited for yet.
     let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
     // SAFETY: a descriptor that was just opened for us, where it was.
     let ended = (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) });
     loop {
-        if let Some(status) = child.try_wait()? {
+        if let Some(ended) = try_wait(child)? {
             interrupt::check()?;
-            return Ok(status);
+            return Ok(ended);
+        }
+        if let Some(timeout) = timeout.filter(|timeout| start.elapsed() > *timeout) {
+            end(child)?;
+            return Err(TimedOut(timeout).into());
         }
         if let Err(interrupted) = interrupt::check() {
             end(child)?;
@@ -245,6 +265,26 @@ fn wait(child: &mut Child, progress: &Progress) -> anyhow::Result<ExitStatus> {
         // Without a pidfd (before Linux 5.3) this only sleeps, and a bit less.
         let wait = if ended.is_some() { LOOK_MS } else { 1 };
         readable(ended.as_ref().map(AsRawFd::as_raw_fd), wait);
+    }
+}
+
+/// As [`Child::try_wait`], with the peak. The child is not to be waited for again.
+fn try_wait(child: &mut Child) -> io::Result<Option<(ExitStatus, u64)>> {
+    let mut status = 0;
+    // SAFETY: plain integers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let pid = child.id() as libc::pid_t;
+    // SAFETY: our child, which nobody else waits for; both places are ours.
+    match unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } {
+        0 => Ok(None),
+        waited if waited == pid => {
+            let peak = (usage.ru_maxrss as u64).saturating_mul(1024);
+            Ok(Some((ExitStatus::from_raw(status), peak)))
+        }
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            error => Err(error),
+        },
     }
 }
 

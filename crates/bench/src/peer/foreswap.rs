@@ -100,7 +100,7 @@ pub fn turn(
     let device = directory.and_then(|directory| Device::under(directory).ok());
     let mut passes = Passes::new(device.as_ref());
     let finished = match counting {
-        Counting::Whole => child::run(&run.line, None, progress),
+        Counting::Whole => child::run(&run.line, None, session.timeout, progress),
         Counting::Passes => child::run_marked(&run.line, None, progress, |pid, moment| {
             passes.count(moment, moved(session, pid, progress)?);
             Ok(())
@@ -119,7 +119,7 @@ pub fn turn(
 /// The pages that the run of this supervisor has moved so far, by its control socket.
 fn moved(session: &Session, supervisor: u32, progress: &Progress) -> anyhow::Result<Option<Moved>> {
     let words = ["ps", "--json", &supervisor.to_string()].map(str::to_owned);
-    let listed = child::run(&session.own_command(&words), None, progress)
+    let listed = child::run(&session.own_command(&words), None, None, progress)
         .context("the run cannot be asked what it has read and written")?;
     let runs: Value = serde_json::from_slice(&listed.output).context("`foreswap ps` is broken")?;
     Ok(moved_of(&runs[0]["totals"]))

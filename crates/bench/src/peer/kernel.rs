@@ -12,6 +12,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::passes::{Moved, Passes};
 use super::{Counting, Figures, Turn, TurnError, child, derive};
@@ -53,6 +54,8 @@ pub struct Place<'a> {
     pub swap_bytes: u64,
     /// Whether the workload touches its pages in an order.
     pub in_order: bool,
+    /// After which time the command is ended.
+    pub timeout: Option<Duration>,
 }
 
 /// State that the kernel's peers share over all turns.
@@ -103,7 +106,7 @@ impl Kernels {
         let (finished, mut figures) = self.with(kind, place, progress, |ground| {
             let door = ground.cgroup.door();
             match counting {
-                Counting::Whole => child::run(command, Some(&door), progress),
+                Counting::Whole => child::run(command, Some(&door), place.timeout, progress),
                 Counting::Passes => {
                     child::run_marked(command, Some(&door), progress, |_, moment| {
                         passes.count(moment, Some(moved()));

@@ -23,6 +23,8 @@ pub use foreswap::ForeswapOptions;
 pub use kernel::Kernels;
 use kernel::{Kind, Place};
 
+pub use child::TimedOut;
+
 /// Figures by name, in base units (bytes, nanoseconds, pages, ratios).
 pub type Figures = BTreeMap<String, f64>;
 
@@ -60,6 +62,8 @@ pub struct Session {
     pub in_order: bool,
     /// The rest before each turn.
     pub pause: Duration,
+    /// After which time a command is ended.
+    pub timeout: Option<Duration>,
     /// How foreswap is run.
     pub foreswap: ForeswapOptions,
     /// The kernel's peers; they share one swap file.
@@ -103,11 +107,12 @@ impl Session {
             }
             PeerName::Bare => {
                 let finished = match counting {
-                    Counting::Whole => child::run(command, None, progress),
+                    Counting::Whole => child::run(command, None, self.timeout, progress),
                     Counting::Passes => child::run_marked(command, None, progress, |_, _| Ok(())),
                 }?;
                 let mut figures = Figures::new();
                 figures.insert("elapsed_ns".to_owned(), finished.elapsed.as_nanos() as f64);
+                figures.insert("peak_bytes".to_owned(), finished.peak as f64);
                 Ok(Turn {
                     output: finished.output,
                     figures,
@@ -139,6 +144,7 @@ impl Session {
             limit: self.limit,
             swap_bytes: self.swap_bytes,
             in_order: self.in_order,
+            timeout: self.timeout,
         };
         (&mut self.kernels, place)
     }

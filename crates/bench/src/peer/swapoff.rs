@@ -44,7 +44,7 @@ pub fn of_foreswap(
     let pid = program.talk.pid().to_string();
     let own = |words: &[&str]| {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        child::run(&session.own_command(&words), None, progress).map(|done| done.elapsed)
+        child::run(&session.own_command(&words), None, None, progress).map(|done| done.elapsed)
     };
     let set = |bytes| own(&["set", &pid, &format!("memory={}", size(bytes))]);
     set(SQUEEZED)?;
