@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use foreswap::ledger::{IoBackend, ReadaheadPolicy, ThpMode};
+use foreswap_core::ReclaimPolicy;
 use foreswap_store::ring::MOST_HELPERS;
 
 use crate::size::{self, Size};
@@ -172,6 +173,13 @@ pub struct RunArgs {
     /// `vma` goes no further than 32, as the kernel's; `cluster` counts down to a power of two.
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub max_window: Option<u32>,
+
+    /// Which page is evicted next
+    ///
+    /// A policy sees how pages come back, not the touches of those in memory. `foreswap lab replay --reclaim`
+    /// compares the same policies on a recorded program.
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = Reclaim::Clock)]
+    pub reclaim: Reclaim,
 
     /// How long a page fault waits when every swap area is full, before the thread gets SIGBUS
     ///
@@ -435,6 +443,30 @@ impl From<Thp> for ThpMode {
             Thp::Always => Self::Always,
             Thp::Adaptive => Self::Adaptive,
             Thp::Never => Self::Never,
+        }
+    }
+}
+
+/// `--reclaim`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Reclaim {
+    /// References that the hand of a clock takes
+    Clock,
+    /// Two lists and refault distance, as in the kernel
+    Lru,
+    /// Generations and refault distance, as in the kernel's multi-gen LRU
+    Generations,
+    /// A small queue for what is new, and a main queue
+    S3fifo,
+}
+
+impl From<Reclaim> for ReclaimPolicy {
+    fn from(reclaim: Reclaim) -> Self {
+        match reclaim {
+            Reclaim::Clock => Self::Clock,
+            Reclaim::Lru => Self::Lru,
+            Reclaim::Generations => Self::Generations,
+            Reclaim::S3fifo => Self::S3Fifo,
         }
     }
 }

@@ -168,6 +168,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         limit_pages: limit / PAGE_BYTES,
         options: Options {
             readahead,
+            reclaim: args.reclaim.into(),
             thp: args.thp.into(),
             io: prepared.io,
             helpers: args.helpers.unwrap_or_else(default_helpers),

@@ -7,6 +7,7 @@ use foreswap::ledger::{
     AreaId, AreaInfo, IoBackend, LedgerSpec, Options, Put, ReadaheadPolicy, SlotIndex, ThpMode,
 };
 use foreswap::sys::host::Host;
+use foreswap_core::ReclaimPolicy;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -43,6 +44,7 @@ fn supervisor(test: &str) -> TestSupervisor {
         limit_pages: 1000,
         options: Options {
             readahead: ReadaheadPolicy::Vma,
+            reclaim: ReclaimPolicy::Clock,
             thp: ThpMode::Never,
             helpers: 0,
             io: IoBackend::Auto,

@@ -266,7 +266,12 @@ impl Outcome {
         let peak = stats.count("peak_resident_bytes");
         let several = stats.count("processes") > 1;
         let allowed = limit + named + if several { SLACK } else { 0 };
-        assert!(peak <= allowed, "peak {peak} above the limit {limit}");
+        let over = &stats.0["over_limit_bytes"];
+        assert!(
+            peak <= allowed,
+            "peak {peak} above the limit {limit}, because of {over}; {}",
+            self.stderr
+        );
         let (own, managed) = (stats.count("engine_bytes"), stats.count("managed_bytes"));
         let promised = managed / 100 + stats.count("processes") * ENGINE;
         assert!(

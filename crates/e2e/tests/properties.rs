@@ -87,3 +87,16 @@ fn three_threads_with_huge_pages_wherever_possible() {
     let name = "three_threads_with_huge_pages_wherever_possible";
     torture(name, 3, 400, &managed);
 }
+
+#[test]
+fn two_threads_with_the_other_orders_of_eviction() {
+    for policy in ["lru", "generations", "s3fifo"] {
+        let managed = Managed::limit(LIMIT).options(["--reclaim", policy]);
+        torture(
+            "two_threads_with_the_other_orders_of_eviction",
+            2,
+            120,
+            &managed,
+        );
+    }
+}

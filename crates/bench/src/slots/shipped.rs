@@ -8,6 +8,7 @@ use foreswap::ledger::{
     AreaId, AreaInfo, IoBackend, Ledger, LedgerSpec, Options, ProcId, ProcessMap, ReadaheadPolicy,
     SlotIndex, ThpMode,
 };
+use foreswap_core::ReclaimPolicy;
 use foreswap_core::Slots;
 use foreswap_core::units::Slot;
 use foreswap_core::world::SwapMap;
@@ -29,6 +30,7 @@ impl Shipped {
             limit_pages: 0,
             // None of them concerns slots.
             options: Options {
+                reclaim: ReclaimPolicy::default(),
                 readahead: ReadaheadPolicy::None,
                 thp: ThpMode::Always,
                 helpers: 0,

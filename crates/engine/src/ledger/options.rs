@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use foreswap_core::ReclaimPolicy;
+
 /// The pages that are read beside the requested one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadaheadPolicy {
@@ -75,11 +77,25 @@ stored_as_u32!(ReadaheadPolicy { Vma = 1, Cluster = 2, Trend = 3, None = 4, Stre
 stored_as_u32!(ThpMode { Always = 1, Adaptive = 2, Never = 3 });
 stored_as_u32!(IoBackend { Auto = 1, Uring = 2, Threads = 3 });
 
+/// A policy of the core: its place in the list of all, from 1 on.
+fn reclaim_to_word(policy: ReclaimPolicy) -> u32 {
+    let place = ReclaimPolicy::ALL.iter().position(|&known| known == policy);
+    place.map_or(0, |place| place as u32 + 1)
+}
+
+fn reclaim_from_word(word: u32) -> ReclaimPolicy {
+    let place = word.checked_sub(1).map(|place| place as usize);
+    let known = place.and_then(|place| ReclaimPolicy::ALL.get(place));
+    known.copied().unwrap_or_default()
+}
+
 /// The choices of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Readahead policy.
     pub readahead: ReadaheadPolicy,
+    /// Which page is evicted next.
+    pub reclaim: ReclaimPolicy,
     /// Huge-page mode.
     pub thp: ThpMode,
     /// I/O backend.
@@ -102,7 +118,7 @@ pub(super) struct OptionWords {
     io: AtomicU32,
     helpers: AtomicU32,
     max_window: AtomicU32,
-    _unused: AtomicU32,
+    reclaim: AtomicU32,
     full_timeout_ms: AtomicU64,
     adopt_threshold: AtomicU64,
 }
@@ -113,6 +129,8 @@ impl OptionWords {
     pub(super) fn store(&self, options: &Options) {
         let timeout = u64::try_from(options.full_timeout.as_millis()).unwrap_or(u64::MAX);
         self.readahead.store(options.readahead.to_word(), Relaxed);
+        self.reclaim
+            .store(reclaim_to_word(options.reclaim), Relaxed);
         self.thp.store(options.thp.to_word(), Relaxed);
         self.io.store(options.io.to_word(), Relaxed);
         self.helpers.store(options.helpers, Relaxed);
@@ -124,12 +142,28 @@ impl OptionWords {
     pub(super) fn load(&self) -> Options {
         Options {
             readahead: ReadaheadPolicy::from_word(self.readahead.load(Relaxed)),
+            reclaim: reclaim_from_word(self.reclaim.load(Relaxed)),
             thp: ThpMode::from_word(self.thp.load(Relaxed)),
             io: IoBackend::from_word(self.io.load(Relaxed)),
             helpers: self.helpers.load(Relaxed),
             max_window: self.max_window.load(Relaxed),
             full_timeout: Duration::from_millis(self.full_timeout_ms.load(Relaxed)),
             adopt_threshold: self.adopt_threshold.load(Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reclaim_policy_has_a_word_of_its_own() {
+        for policy in ReclaimPolicy::ALL {
+            assert_eq!(reclaim_from_word(reclaim_to_word(policy)), policy);
+        }
+        for word in [0, 99, u32::MAX] {
+            assert_eq!(reclaim_from_word(word), ReclaimPolicy::default());
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn};
-use foreswap_core::{Config, Mm, ReclaimPolicy, Swapoff, Thp};
+use foreswap_core::{Config, Mm, Swapoff, Thp};
 use foreswap_store::ring::{Helpers, Uring, WithRam};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -411,7 +411,7 @@ fn boot(
         frames,
         depth: DEPTH,
         readahead,
-        reclaim: ReclaimPolicy::default(),
+        reclaim: options.reclaim,
         full_timeout: options
             .full_timeout
             .as_nanos()

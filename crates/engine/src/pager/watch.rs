@@ -159,6 +159,8 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
+    use foreswap_core::ReclaimPolicy;
+
     use super::super::panic::tests::logged_error;
     use super::*;
     use crate::ledger::protocol;
@@ -176,6 +178,7 @@ mod tests {
     fn ledger() -> &'static Ledger {
         let options = Options {
             readahead: ReadaheadPolicy::None,
+            reclaim: ReclaimPolicy::Clock,
             thp: ThpMode::Never,
             helpers: 0,
             io: IoBackend::Threads,

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use foreswap_core::Slots;
 use foreswap_core::world::SwapMap;
+use foreswap_core::{ReclaimPolicy, Slots};
 use rustix::fs::MemfdFlags;
 
 use self::hammer::Random;
@@ -30,6 +30,7 @@ pub(super) fn spec(limit_pages: u64, slots: &[u32]) -> LedgerSpec {
         limit_pages,
         options: Options {
             readahead: ReadaheadPolicy::Trend,
+            reclaim: ReclaimPolicy::S3Fifo,
             thp: ThpMode::Never,
             helpers: 2,
             io: IoBackend::Threads,
