@@ -232,6 +232,7 @@ extern "C" fn enter(_: *mut c_void) {
             let pid = program.pid.load(Relaxed);
             let hint = error.hint();
             let text = format!("process {pid} is not managed: {error}{hint}");
+            program.note_failure(&text);
             let told = Client::connect(&program.socket_name())
                 .and_then(|client| client.log(Severity::Error, &text));
             // Without a supervisor there is no receiver.
