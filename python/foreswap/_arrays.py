@@ -47,7 +47,9 @@ def empty(
     """
     import numpy
 
-    kind = numpy.dtype(dtype)
+    # Its signatures differ from version to version.
+    np: Any = numpy
+    kind = np.dtype(dtype)
     if kind.hasobject:
         raise TypeError(f"dtype {kind} has Python objects, and those are not in the array; use numpy.empty for it")
     dimensions = _dimensions(shape)
@@ -58,9 +60,10 @@ def empty(
     for dimension in dimensions:
         size *= dimension
     if size == 0:
-        return numpy.empty(dimensions, kind, order)  # type: ignore[call-overload, no-any-return]
+        nothing: "Array" = np.empty(dimensions, kind, order)
+        return nothing
     address, buffer = region(lib, size)
-    array: "Array" = numpy.ndarray(dimensions, kind, buffer, order=order)  # type: ignore[call-overload]
+    array: "Array" = np.ndarray(dimensions, kind, buffer, order=order)
     # Each view holds the buffer. Where the interpreter ends, threads may still use arrays: they end with the process.
     weakref.finalize(buffer, lib.foreswap_unmap, address).atexit = False
     return array
@@ -107,19 +110,21 @@ def load(file: Word, *, memory: Memory = None, swap: Swap = None, options: Seque
     Unlike ``numpy.load(file, mmap_mode="r+")``, changes do not reach the file. Raises ``ValueError`` if the file is none of
     this format, has Python objects, or ends too early.
     """
-    from numpy.lib import format as npy
+    from numpy.lib import format
 
+    npy: Any = format
     with open(file, "rb") as source:
         try:
             version = npy.read_magic(source)
             read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
-            shape, fortran, dtype = read(source)  # type: ignore[no-untyped-call]
+            shape, fortran, dtype = read(source)
         except (ValueError, KeyError) as error:
             raise ValueError(f"{os.fspath(file)!r} is not a .npy file of version 1 or 2: {error}") from None
         array = empty(shape, dtype, "F" if fortran else "C", memory=memory, swap=swap, options=options)
-        rest = memoryview(array.reshape(-1, order="A").view("u1")) if array.size else memoryview(b"")
+        content: Any = array.reshape(-1, order="A").view("u1") if array.size else b""
+        rest = memoryview(content)
         while rest.nbytes:
-            got = source.readinto(rest[: 64 << 20])  # type: ignore[attr-defined]
+            got = source.readinto(rest[: 64 << 20])
             if not got:
                 raise ValueError(f"{os.fspath(file)!r} ends {rest.nbytes} bytes before the array does")
             rest = rest[got:]

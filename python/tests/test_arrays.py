@@ -192,12 +192,12 @@ class Arrays(unittest.TestCase):
             import nbformat
         except ImportError:
             self.skipTest("nbclient is not installed (scripts/test-wheel installs it)")
-        for folder in (HERE, HERE.parent / "examples"):
-            for path in folder.glob("*.ipynb"):
-                book = nbformat.read(path, as_version=4)
-                nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
-                text = str([cell.get("outputs") for cell in book.cells])
-                self.assertIn("sum is right: True", text)
+        folders = (HERE, HERE.parent / "examples")
+        paths = [path for folder in folders for path in folder.glob("*.ipynb")]
+        self.assertEqual([path.name for path in paths], ["arrays.ipynb"])
+        book = nbformat.read(paths[0], as_version=4)
+        nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
+        self.assertIn("sum is right: True", str([cell.get("outputs") for cell in book.cells]))
 
 
 if __name__ == "__main__":

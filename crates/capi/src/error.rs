@@ -82,6 +82,9 @@ pub enum Error {
         /// The bound.
         most: usize,
     },
+    /// It was killed, or no process could be started.
+    #[error("no engine could be started beside this process")]
+    NoEngine,
     /// The engine is not there, or cannot register the memory.
     #[error("the engine does not manage this memory: {why}")]
     Unmanaged {

@@ -98,7 +98,10 @@ fn open_once(options: &[Vec<u8>]) -> Result<Mode, Error> {
     PROGRAM.start().map_err(|why| {
         // It may be tried again.
         PROGRAM.set_state(state::OFF);
-        Error::Unmanaged { why }
+        match why.is_empty() {
+            true => Error::NoEngine,
+            false => Error::Refused(why),
+        }
     })?;
     Ok(Mode::Own)
 }

@@ -247,7 +247,7 @@ static void bare_forks(void)
     open_engine();
     char *p = region(2 * MIB);
     fill(p, 2 * MIB, 16);
-    for (int turn = 0; turn < 5; turn++) {
+    for (int turn = 0; turn < 3; turn++) {
         pid_t child = fork();
         CHECK(child >= 0, "fork");
         if (child == 0) {
