@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, SeqCst};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use foreswap::ledger::protocol::SOCKET_VARIABLE;
 use foreswap::program::{own_pid, state};
 use foreswap::sys::modules;
 
@@ -78,7 +79,8 @@ fn begin() {
 }
 
 fn open_once(options: &[Vec<u8>]) -> Result<Mode, Error> {
-    if std::env::var_os(foreswap::ledger::protocol::SOCKET_VARIABLE).is_some() {
+    // Set to nothing, it keeps a program from being managed.
+    if std::env::var_os(SOCKET_VARIABLE).is_some_and(|name| !name.is_empty()) {
         return Ok(Mode::Run);
     }
     let system = |what| move |errno| Error::System { what, errno };

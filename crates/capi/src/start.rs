@@ -142,16 +142,20 @@ extern "C" fn become_command(launch: *mut c_void) {
     foreswap::sys::process::exit(127)
 }
 
-/// The command: named by the variable, beside this library, in a folder `bin` above it, or on PATH.
+/// The command: named by the variable, beside this library, in a folder `bin` above it, or on PATH. In a setuid program,
+/// the variables are those of somebody else, and do not count.
 fn find() -> Result<PathBuf, Error> {
-    if let Some(named) = std::env::var_os(VARIABLE) {
+    // SAFETY: reads a word of the auxiliary vector.
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    let variable = |name| std::env::var_os(name).filter(|_| !is_secure);
+    if let Some(named) = variable(VARIABLE) {
         return Ok(PathBuf::from(named));
     }
     let library = own_path();
     let folders = library.ancestors().skip(1);
     let beside = folders.clone().take(1).map(Path::to_path_buf);
     let above = folders.skip(1).take(2).map(|folder| folder.join("bin"));
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = variable("PATH").unwrap_or_default();
     let path: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let mut found = beside
         .chain(above)

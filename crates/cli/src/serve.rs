@@ -11,7 +11,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
 use foreswap::ledger::protocol::Severity;
@@ -83,8 +83,9 @@ fn try_serve(args: &RunArgs) -> anyhow::Result<()> {
     let _ = rustix::process::chdir(c"/");
     let control = supervisor.control.path();
     let control = control.map_or(String::new(), |path| path.display().to_string());
-    println!("ready {name} {control}");
-    std::io::stdout().flush()?;
+    let mut out = std::io::stdout();
+    writeln!(out, "ready {name} {control}")?;
+    out.flush()?;
     take_streams();
     let served = supervisor.until_unused(&process, || {
         if let Ok(null) = File::options().write(true).open("/dev/null") {
@@ -101,9 +102,8 @@ fn take_streams() {
         let _ = rustix::stdio::dup2_stdout(&null);
     }
     // SAFETY: the program has opened it for this process, and it is closed once, here.
-    let errors = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(ERRORS) };
-    let borrowed: BorrowedFd<'_> = errors.as_fd();
-    let _ = rustix::stdio::dup2_stderr(borrowed);
+    let errors = unsafe { OwnedFd::from_raw_fd(ERRORS) };
+    let _ = rustix::stdio::dup2_stderr(&errors);
 }
 
 fn end(supervisor: &mut Supervisor) {

@@ -142,7 +142,7 @@ impl Supervisor {
     }
 
     /// Serves until no process uses its regions, or until `client`, which has asked for this, has ended without any.
-    /// `on_end` is called once when it has ended.
+    /// `on_end` is called once when it has ended, and the reason was reported.
     pub fn until_unused(&mut self, client: &OwnedFd, on_end: impl FnOnce()) -> io::Result<()> {
         let (mut has_come, mut on_end) = (false, Some(on_end));
         while !(has_come && self.sessions.are_over()) {
@@ -154,9 +154,12 @@ impl Supervisor {
             has_come |= self.sessions.open() > 0;
             // Those of the terminal are meant for the program.
             while self.signals.next().is_some() {}
-            if let Some(on_end) = on_end.take_if(|_| has_ended(client)) {
+            if has_ended(client) {
                 (self.command, has_come) = (None, true);
-                on_end();
+                // What is left to say is about its end.
+                if let Some(on_end) = on_end.take_if(|_| !self.sessions.has_unfinished()) {
+                    on_end();
+                }
             }
         }
         Ok(())

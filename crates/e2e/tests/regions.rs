@@ -7,9 +7,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use foreswap_e2e::copies::Copies;
-use foreswap_e2e::process::{Running, Scratch, processes_with_tag};
+use foreswap_e2e::process::{Running, Scratch};
 use foreswap_e2e::{Job, Managed, Outcome, program, requirement};
 use rustix::process::{Signal, kill_process};
+
+/// How long children, engines and supervisor may outlive their program.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn job(part: &str) -> Option<Job> {
     let path = program::compile_with(part, "regions", &["-lforeswap_capi"])?;
@@ -18,20 +21,22 @@ fn job(part: &str) -> Option<Job> {
     Some(Job::new(path).arg(part).env("LD_LIBRARY_PATH", folder))
 }
 
-/// The end of `running`, its children, its engines and its supervisor.
+/// The end of `running`, its children, its engines and its supervisor, which may have the last word.
 #[track_caller]
-fn end(running: Running) -> Outcome {
-    let tag = running.tag().to_owned();
-    let outcome = running.wait();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let left = processes_with_tag(&tag);
-        if left.is_empty() {
-            return outcome;
+fn end(mut running: Running) -> Outcome {
+    let mut ended = None;
+    while !running.is_overdue() {
+        if running.has_ended() {
+            let since = *ended.get_or_insert_with(Instant::now);
+            let left = running.processes();
+            if left.is_empty() {
+                break;
+            }
+            assert!(since.elapsed() < PATIENCE, "left behind: {left:?}");
         }
-        assert!(Instant::now() < deadline, "left behind: {left:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
+    running.wait()
 }
 
 #[track_caller]
@@ -105,16 +110,8 @@ fn raw_fork() {
 #[test]
 fn a_child_that_is_left_behind_has_its_memory() {
     if let Some(job) = job("left_behind") {
-        let mut running = job.start();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !running.processes().is_empty() {
-            assert!(Instant::now() < deadline, "{}", running.stdout_so_far());
-            // Reaps the parent.
-            running.has_ended();
-            std::thread::sleep(Duration::from_millis(5));
-        }
         assert_eq!(
-            end(running).succeeded().text(),
+            end(job.start()).succeeded().text(),
             "left_behind: as it should be\nthe orphan is content\n"
         );
     }

@@ -79,7 +79,8 @@ impl Regions {
     /// [`MOST_REGIONS`].
     pub fn add(&self, range: &Range<usize>) -> bool {
         let entries = self.entries().iter().enumerate();
-        for (index, entry) in entries {
+        let free = entries.filter(|(_, entry)| entry.start.load(Relaxed) == 0);
+        for (index, entry) in free {
             let claimed = entry.start.compare_exchange(0, CLAIMED, Acquire, Relaxed);
             if claimed.is_ok() {
                 entry.len.store(range.len(), Relaxed);
