@@ -13,7 +13,7 @@ help:
 	@echo "make demo       a real program at a quarter of its memory, its output compared"
 	@echo "make test       every test (sizes that fit a small machine)"
 	@echo "make test-full  the end-to-end tests at their full sizes, and those of more programs"
-	@echo "make build      $(TARGET)/release/foreswap and libforeswap_preload.so"
+	@echo "make build      $(TARGET)/release/foreswap, libforeswap_preload.so and libforeswap_capi.so"
 	@echo "make deb        $(TARGET)/packages/foreswap_VERSION_amd64.deb"
 	@echo "make wheel      $(TARGET)/packages/foreswap-VERSION-...whl, for pip"
 	@echo "make lint       format, clippy, rustdoc, licences, the core's purity, the documents"
@@ -21,7 +21,7 @@ help:
 
 build:
 	@command -v $(CARGO) >/dev/null || { echo "cargo not found: install the Rust toolchain (1.95 or newer), https://rustup.rs" >&2; exit 1; }
-	$(CARGO) build --release --locked -p foreswap-cli -p foreswap-preload
+	$(CARGO) build --release --locked -p foreswap-cli -p foreswap-preload -p foreswap-capi
 
 deb:
 	@scripts/package-deb

@@ -1,6 +1,6 @@
-"""Builds the command and the preload object (scripts/build-portable) and puts them into the wheel as files of the
-environment: bin/foreswap, where the shell finds it without Python in between, and lib/foreswap/libforeswap_preload.so,
-where the command finds it."""
+"""Builds the command and its objects (scripts/build-portable) and puts them into the wheel as files of the environment:
+bin/foreswap, where the shell finds it without Python in between, and the objects in lib/foreswap, where the command and
+the Python module find them."""
 
 import pathlib
 import re
@@ -50,7 +50,7 @@ setup(
     cmdclass={"bdist_wheel": Wheel},
     data_files=[
         ("bin", ["build/native/foreswap"]),
-        ("lib/foreswap", ["build/native/libforeswap_preload.so"]),
+        ("lib/foreswap", ["build/native/libforeswap_preload.so", "build/native/libforeswap_capi.so"]),
         ("share/foreswap", ["build/native/third-party", "../LICENSE-MIT", "../LICENSE-APACHE"]),
     ],
 )

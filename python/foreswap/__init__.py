@@ -3,12 +3,31 @@
 ``foreswap.run(["sort", "big.txt"], memory="1G")`` runs a command under a memory limit and returns its exit status and
 the statistics of the run. ``python -m foreswap --memory 1G script.py`` does it for a script, and after ``%load_ext
 foreswap`` the cell magic ``%%foreswap 1G`` for a cell of a notebook. All of them call the command ``foreswap`` of this
-package. It needs Linux 6.8 or newer on x86-64, and root or access to ``/dev/userfaultfd``.
+package.
+
+``foreswap.empty((100_000, 100_000), memory="1G")`` makes a NumPy array in the running Python that may be larger than RAM; so do
+``zeros``, ``full`` and ``load``. foreswap needs Linux 6.8 or newer on x86-64, and root or access to ``/dev/userfaultfd``.
 """
 
+from ._arrays import advise, empty, full, load, zeros
 from ._command import Completed, NotStarted, command, run
+from ._library import ArrayError, limit, memory_stats
 
-__all__ = ["Completed", "NotStarted", "command", "load_ipython_extension", "run"]
+__all__ = [
+    "ArrayError",
+    "Completed",
+    "NotStarted",
+    "advise",
+    "command",
+    "empty",
+    "full",
+    "limit",
+    "load",
+    "load_ipython_extension",
+    "memory_stats",
+    "run",
+    "zeros",
+]
 
 
 def load_ipython_extension(ipython: object) -> None:

@@ -88,6 +88,9 @@ pub enum Subcommands {
     /// Run one workload in this process, as `bench` does
     #[command(hide = true)]
     Workload(Box<foreswap_bench::WorkloadArgs>),
+    /// Serve the regions of process COMMAND, which has started this one (`foreswap_open`)
+    #[command(hide = true)]
+    Serve(Box<RunArgs>),
     /// The job that `doctor` runs: fills 48 MiB and reads it back
     #[command(hide = true)]
     Trial,

@@ -21,6 +21,7 @@ mod reaping;
 mod recording;
 mod report;
 mod run;
+mod serve;
 mod sessions;
 mod signals;
 mod size;
@@ -57,6 +58,7 @@ pub fn main() -> ExitCode {
         Subcommands::Swapoff(args) => return commands::swapoff(&args),
         Subcommands::Report(args) => page::command::report(&args),
         Subcommands::Doctor(args) => return doctor::doctor(&args),
+        Subcommands::Serve(args) => return serve::serve(&args),
         Subcommands::Trial => return doctor::job(),
         Subcommands::Bench(args) => foreswap_bench::bench(*args),
         Subcommands::Lab(args) => foreswap_lab::lab(args),

@@ -62,7 +62,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
 }
 
 /// Where the system stands in the way, and not the command line: the command that says what to do.
-fn hint(error: &anyhow::Error, swap: &[String]) -> String {
+pub fn hint(error: &anyhow::Error, swap: &[String]) -> String {
     let area = match error.downcast_ref::<AreasError>() {
         Some(error) => match error.obstructed() {
             Some(path) => (!swap.is_empty()).then_some(path),
@@ -76,9 +76,7 @@ fn hint(error: &anyhow::Error, swap: &[String]) -> String {
 }
 
 /// The results of the checks.
-struct Prepared {
-    program: PathBuf,
-    object: PathBuf,
+pub struct Prepared {
     stats: Option<StatsFile>,
     metrics: Metrics,
     page: Option<Watching>,
@@ -89,7 +87,24 @@ struct Prepared {
     patterns: (Vec<Pattern>, OsString),
 }
 
-fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
+/// The program, and the object to inject into it.
+type Command = (PathBuf, PathBuf);
+
+fn find_command(args: &RunArgs) -> anyhow::Result<Command> {
+    let name = args
+        .command
+        .first()
+        .map_or(OsStr::new(""), |name| name.as_os_str());
+    let program = program::find(name, &program::search_path())?;
+    Ok((program, preload::find()?))
+}
+
+/// All checks, and those of `find`.
+pub fn prepare<T>(
+    args: &RunArgs,
+    voice: &mut Voice,
+    find: impl FnOnce(&RunArgs) -> anyhow::Result<T>,
+) -> anyhow::Result<(Prepared, T)> {
     let limits = args.memory.resolve("--memory ")?;
     let patterns = Pattern::all(&args.map_files)?;
     let stats = args.stats.as_deref().map(StatsFile::check).transpose()?;
@@ -104,12 +119,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     let page = page
         .map(|path| Watching::open(path, &args.command))
         .transpose()?;
-    let name = args
-        .command
-        .first()
-        .map_or(OsStr::new(""), |name| name.as_os_str());
-    let program = program::find(name, &program::search_path())?;
-    let object = preload::find()?;
+    let found = find(args)?;
     drop(Uffd::open(Features::NEEDED)?);
     if args.io == Io::Uring
         && let Err(why) = foreswap_store::ring::Uring::new(&[], 1)
@@ -136,9 +146,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     for note in areas.iter().flat_map(|area| &area.notes) {
         voice.remark(Severity::Note, note);
     }
-    Ok(Prepared {
-        program,
-        object,
+    let prepared = Prepared {
         stats,
         metrics,
         page,
@@ -147,7 +155,8 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         io,
         limits,
         patterns,
-    })
+    };
+    Ok((prepared, found))
 }
 
 /// One helper per CPU beside the program's.
@@ -156,11 +165,18 @@ fn default_helpers() -> u32 {
     (cpus - 1).min(MOST_HELPERS) as u32
 }
 
-fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
-    let mut voice = Voice::new(args.quiet);
-    let prepared = prepare(args, &mut voice)?;
+/// The size in bytes at which a process gets an engine.
+fn threshold(limits: &Limits) -> u64 {
+    MAX_THRESHOLD.min(limits.least / 16)
+}
+
+/// Opens what serves a run, and the sockets of its engines, whose name is returned as well.
+pub fn open(
+    args: &RunArgs,
+    prepared: &mut Prepared,
+    mut voice: Voice,
+) -> anyhow::Result<(Supervisor, String)> {
     let (auto, limit) = AutoMemory::new(&prepared.limits);
-    let threshold = MAX_THRESHOLD.min(prepared.limits.least / 16);
     let described = prepared.areas.iter().enumerate();
     let readahead = ReadaheadPolicy::from(args.readahead);
     let max_window = args.max_window;
@@ -174,7 +190,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
             helpers: args.helpers.unwrap_or_else(default_helpers),
             max_window: max_window.unwrap_or_else(|| readahead.default_window()),
             full_timeout: args.full_timeout,
-            adopt_threshold: threshold,
+            adopt_threshold: threshold(&prepared.limits),
         },
         areas: described
             .map(|(order, area)| areas::describe(area, areas::priority(order)))
@@ -183,22 +199,20 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     ledger.set_bound_pages(prepared.limits.most / PAGE_BYTES);
     let mut areas = Areas::default();
     let mut files = Vec::new();
-    for (number, area) in (0..).map(AreaId).zip(prepared.areas) {
+    for (number, area) in (0..).map(AreaId).zip(std::mem::take(&mut prepared.areas)) {
         ledger.attach_ram(number, area.file.as_fd())?;
         files.push((number, OwnedFd::from(area.file.try_clone()?)));
         areas.add(number, area);
     }
     // Sessions count on the descriptors that are allowed.
     inherited::allow_files();
-    let (patterns, pattern_text) = prepared.patterns;
-    let mut sessions = Sessions::new(ledger, files, prepared.recording);
-    sessions.mapped = MappedFiles::new(patterns);
+    let mut sessions = Sessions::new(ledger, files, prepared.recording.take());
+    sessions.mapped = MappedFiles::new(std::mem::take(&mut prepared.patterns.0));
     sessions.other_users = args.other_users;
     let (listeners, name) = Listeners::open()?;
     inherited::wait_for_children();
     reaping::begin();
     let signals = Signals::take()?;
-    let mask = signals.inherited_mask();
     let (control, missing) = Control::open();
     if let Some(why) = missing {
         let text = format!("`foreswap ps` will not show this run: no control socket ({why})");
@@ -210,15 +224,15 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         let text = format!("metrics at http://{address}/metrics");
         voice.remark(Severity::Note, &text);
     }
-    let mut supervisor = Supervisor {
+    let supervisor = Supervisor {
         listeners,
         sessions,
         signals,
         voice,
         control,
         changes: Changes::default(),
-        metrics: prepared.metrics,
-        page: prepared.page,
+        metrics: std::mem::take(&mut prepared.metrics),
+        page: prepared.page.take(),
         areas,
         auto,
         command: None,
@@ -227,6 +241,14 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         strict: args.strict,
         ending: None,
     };
+    Ok((supervisor, name))
+}
+
+fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
+    let mut voice = Voice::new(args.quiet);
+    let (mut prepared, (program, object)) = prepare(args, &mut voice, find_command)?;
+    let (mut supervisor, name) = open(args, &mut prepared, voice)?;
+    let mask = supervisor.signals.inherited_mask();
 
     if args.strict && !supervisor.watch.can_look() {
         anyhow::bail!(
@@ -238,18 +260,19 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let before = most_resident_of_children();
     let started = Instant::now();
     let existing = std::env::var_os("LD_PRELOAD");
-    let (loader, objects) = preload::variable(&prepared.object, existing.as_deref());
-    let threshold = threshold.to_string();
+    let (loader, objects) = preload::variable(&object, existing.as_deref());
+    let threshold = threshold(&prepared.limits).to_string();
     let mut variables = vec![
         (loader, objects.as_os_str()),
         (SOCKET_VARIABLE, OsStr::new(&name)),
         (THRESHOLD_VARIABLE, OsStr::new(&threshold)),
     ];
-    if !pattern_text.is_empty() {
-        variables.push((MAP_FILES_VARIABLE, &pattern_text));
+    let patterns = &prepared.patterns.1;
+    if !patterns.is_empty() {
+        variables.push((MAP_FILES_VARIABLE, patterns));
     }
-    let child = command::start(&prepared.program, &args.command, &variables, mask)
-        .map_err(|error| not_started(&prepared.program, &error))?;
+    let child = command::start(&program, &args.command, &variables, mask)
+        .map_err(|error| not_started(&program, &error))?;
     supervisor.command = Some(child);
     let mut end = supervisor.until_end_of(child)?;
     supervisor.command = None;

@@ -1,7 +1,7 @@
 //! The supervisor's loop: the command, its signals, and the engines of all its descendants, in one thread.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::Severity;
@@ -75,6 +75,15 @@ pub struct Supervisor {
     pub ending: Option<Instant>,
 }
 
+/// The interval of looks at a client that has not connected yet.
+const COMING: Duration = Duration::from_millis(100);
+
+/// Whether the process of this pidfd has ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut fds, Some(&milliseconds(0))).is_ok_and(|ready| ready > 0)
+}
+
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn milliseconds(ms: i64) -> Timespec {
@@ -128,6 +137,30 @@ impl Supervisor {
             self.serve(timeout.as_ref())?;
             // No process is left to receive them.
             while self.signals.next().is_some() {}
+        }
+        Ok(())
+    }
+
+    /// Serves until no process uses its regions, or until `client`, which has asked for this, has ended without any.
+    /// `on_end` is called once when it has ended, and the reason was reported.
+    pub fn until_unused(&mut self, client: &OwnedFd, on_end: impl FnOnce()) -> io::Result<()> {
+        let (mut has_come, mut on_end) = (false, Some(on_end));
+        while !(has_come && self.sessions.are_over()) {
+            let timeout = match self.timeout() {
+                Some(timeout) if has_come => Some(timeout),
+                _ => Some(timespec(COMING)),
+            };
+            self.serve(timeout.as_ref())?;
+            has_come |= self.sessions.open() > 0;
+            // Those of the terminal are meant for the program.
+            while self.signals.next().is_some() {}
+            if has_ended(client) {
+                (self.command, has_come) = (None, true);
+                // What is left to say is about its end.
+                if let Some(on_end) = on_end.take_if(|_| !self.sessions.has_unfinished()) {
+                    on_end();
+                }
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::foreswap::binary;
 use crate::program;
 
-/// foreswap, its preload object and test programs, and a folder `work` that belongs to the user nobody.
+/// foreswap, its objects and test programs, and a folder `work` that belongs to the user nobody.
 pub struct Copies {
     folder: PathBuf,
 }
@@ -21,11 +21,17 @@ impl Copies {
         fs::set_permissions(&copies.folder, fs::Permissions::from_mode(0o755))
             .expect("its mode can be set");
         let foreswap = binary();
-        let object = foreswap.with_file_name("libforeswap_preload.so");
         copies.take(&foreswap);
-        copies.take(&object);
+        for object in ["libforeswap_preload.so", "libforeswap_capi.so"] {
+            copies.take(&foreswap.with_file_name(object));
+        }
         for program in programs {
-            copies.take(&program::compile(test, program)?);
+            let options: &[&str] = match *program {
+                "regions" => &["-lforeswap_capi"],
+                _ => &[],
+            };
+            let path = program::compile_with(test, program, options)?;
+            copies.take_as(&path, program);
         }
         let work = copies.join("work");
         fs::create_dir_all(&work).expect("a folder can be made");
@@ -40,6 +46,10 @@ impl Copies {
 
     fn take(&self, file: &Path) {
         let name = file.file_name().expect("a file has a name");
+        self.take_as(file, name);
+    }
+
+    fn take_as(&self, file: &Path, name: impl AsRef<Path>) {
         let copy = self.folder.join(name);
         fs::copy(file, &copy).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         fs::set_permissions(copy, fs::Permissions::from_mode(0o755)).expect("a mode can be set");

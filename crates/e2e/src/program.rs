@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
+use crate::foreswap::binary;
 use crate::process::target_tmp;
 use crate::requirement;
 
@@ -16,6 +17,12 @@ fn folder() -> PathBuf {
     fs::create_dir_all(&path).expect("the folder of the programs can be made");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode can be set");
     path
+}
+
+/// The library for regions of memory beyond RAM, of the same build as the `foreswap` under test. Programs that are compiled
+/// with `-lforeswap_capi` need its folder in `LD_LIBRARY_PATH`.
+pub fn library() -> PathBuf {
+    binary().with_file_name("libforeswap_capi.so")
 }
 
 /// Compiles `programs/{name}.c` and returns the executable's path, or skips (see [`requirement`]).
@@ -47,6 +54,10 @@ pub fn compile_with(test: &str, name: &str, options: &[&str]) -> Option<PathBuf>
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
         .args(["-fno-builtin", "-pthread", "-o"])
         .arg(&fresh)
+        .arg("-I")
+        .arg(requirement::workspace().join("crates/capi/include"))
+        .arg("-L")
+        .arg(library().with_file_name(""))
         .arg(&source)
         .args(options)
         .output()

@@ -5,10 +5,11 @@
 //! signal handler, on a stack that is itself managed. It therefore uses only a few atomics here, and the doorbell.
 
 mod forks;
+mod regions;
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 use foreswap_core::units::PAGE_SIZE;
 use rustix::thread::futex::{self, Timespec};
@@ -19,6 +20,7 @@ use crate::sys::gate::{Gate, Inside};
 use crate::sys::stacks::ControlBlocks;
 use crate::sys::thread::Thread;
 pub use forks::Forks;
+pub use regions::{MOST_REGIONS, Regions};
 
 /// Values of [`Program::state`].
 pub mod state {
@@ -89,6 +91,8 @@ pub const SMALL: usize = foreswap_core::SMALL as usize * PAGE_SIZE;
 
 /// Bytes for the name of the supervisor's socket.
 pub const SOCKET_BYTES: usize = 108;
+/// Bytes for the reason of a failed start.
+const FAILURE_BYTES: usize = 512;
 
 /// State shared by the program's threads and the engine's. One per process, in static memory.
 pub struct Program {
@@ -143,6 +147,10 @@ pub struct Program {
     pub control_blocks: ControlBlocks,
     /// The engine's allocator.
     pub heap: &'static EngineAlloc,
+    /// The memory that is managed, if it is not all private anonymous memory.
+    pub regions: Regions,
+    /// Why there is no engine, zero-terminated.
+    failure: [AtomicU8; FAILURE_BYTES],
     /// Name of the supervisor's socket, zero-terminated.
     pub socket: [AtomicU32; SOCKET_BYTES / 4],
 }
@@ -176,6 +184,8 @@ impl Program {
             replacing: AtomicU32::new(0),
             threads: [const { AtomicU32::new(0) }; 2],
             control_blocks: ControlBlocks::new(),
+            regions: Regions::new(),
+            failure: [const { AtomicU8::new(0) }; FAILURE_BYTES],
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
         }
     }
@@ -371,6 +381,31 @@ impl Program {
                 }
                 _ => return,
             }
+        }
+    }
+
+    /// Starts the engine now, however small the program is; returns when it is up. Fails with the reason, which the
+    /// supervisor has printed as well.
+    pub fn start(&self) -> Result<(), String> {
+        crate::pager::start(self, crate::pager::Origin::Fresh);
+        match self.state.load(Acquire) {
+            state::BARE | state::ARMED => Ok(()),
+            _ => Err(self.failure()),
+        }
+    }
+
+    /// Why the engine could not start; empty if it was killed or no process could be started.
+    pub fn failure(&self) -> String {
+        let bytes = self.failure.iter().map(|byte| byte.load(Relaxed));
+        let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The engine cannot start. Before the state says so.
+    pub(crate) fn note_failure(&self, why: &str) {
+        let bytes = why.bytes().chain([0]);
+        for (at, byte) in self.failure[..FAILURE_BYTES - 1].iter().zip(bytes) {
+            at.store(byte, Relaxed);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -54,6 +54,11 @@ impl Control {
             next_id: 0,
         };
         (control, error)
+    }
+
+    /// Where clients find it.
+    pub fn path(&self) -> Option<&Path> {
+        self.listener.as_ref().map(|(_, path)| path.as_path())
     }
 
     /// Removes the socket.

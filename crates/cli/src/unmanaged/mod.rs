@@ -95,9 +95,20 @@ pub struct Watch {
     /// Two looks in a row found more than the limit.
     passed: bool,
     devices: Devices,
+    /// Nobody's memory is looked at.
+    is_off: bool,
 }
 
+/// The time between two looks at nothing.
+const NEVER: Duration = Duration::from_secs(3600);
+
 impl Watch {
+    /// Looks at no memory: the limit is one of regions, and the rest is none of foreswap's business.
+    pub fn off(mut self) -> Self {
+        self.is_off = true;
+        self
+    }
+
     /// `marker` is `NAME=value` in the environment of all processes that the command starts.
     pub fn new(marker: String) -> Self {
         let mut devices = Devices::new();
@@ -123,6 +134,7 @@ impl Watch {
             alarmed: false,
             passed: false,
             devices,
+            is_off: false,
         }
     }
 
@@ -133,7 +145,10 @@ impl Watch {
 
     /// When the next look is due.
     pub fn due_in(&self) -> Duration {
-        self.pace.due_in(Instant::now())
+        match self.is_off {
+            true => NEVER,
+            false => self.pace.due_in(Instant::now()),
+        }
     }
 
     /// The maximum of unmanaged memory.
@@ -153,6 +168,9 @@ impl Watch {
 
     /// Looks at every process. Returns the lines to report.
     pub fn look(&mut self, ledger: &Ledger, known: &Known) -> Vec<String> {
+        if self.is_off {
+            return Vec::new();
+        }
         let Known {
             connected, early, ..
         } = known;

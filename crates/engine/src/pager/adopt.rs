@@ -161,7 +161,7 @@ impl Pager {
         }
         let start = address / PAGE_SIZE * PAGE_SIZE;
         let end = (address + bytes).next_multiple_of(PAGE_SIZE);
-        if self.mm.takes_new(&pages(start, end)) {
+        if self.program.regions.are_all() || self.mm.takes_new(&pages(start, end)) {
             self.adopt(start..end);
         }
         true

@@ -154,6 +154,7 @@ pub fn start(program: &Program, origin: Origin) {
 /// In a fork child: drop the parent's engine. Its threads are absent, its frames were not copied; its heap stays
 /// until the snapshot has been read.
 pub fn renounce_parent(program: &Program) {
+    guests::forget_after_fork();
     own_memory::forget_after_fork();
     own_memory::drop_from_list(|own| matches!(own.kind, Kind::Frames | Kind::Ledger));
     // SAFETY: the threads did not follow, and nothing was mapped yet where their stacks were.
@@ -231,6 +232,7 @@ extern "C" fn enter(_: *mut c_void) {
             let pid = program.pid.load(Relaxed);
             let hint = error.hint();
             let text = format!("process {pid} is not managed: {error}{hint}");
+            program.note_failure(&text);
             let told = Client::connect(&program.socket_name())
                 .and_then(|client| client.log(Severity::Error, &text));
             // Without a supervisor there is no receiver.

@@ -247,6 +247,10 @@ impl Early {
             let step = if executes.is_some() { SOON } else { LOOK };
             let woken = self.wait(step);
             if self.host.has_ended() {
+                if program.regions.are_all() {
+                    // No call of the program has told the supervisor of this child.
+                    self.leave(snapshot.as_deref());
+                }
                 process::exit(0);
             }
             if let (Some(uffd), Some(snapshot)) = (&self.program, snapshot.as_deref_mut()) {
@@ -334,7 +338,7 @@ impl Early {
         executes
     }
 
-    /// The child has new memory. The record reserved for it is free.
+    /// The child has new memory, or none. The record reserved for it is free.
     fn leave(&self, snapshot: Option<&Snapshot>) -> ! {
         if let Some((parent, record)) = snapshot.and_then(|s| Some((s.parent()?, s.child()?))) {
             // Without a supervisor, the record does not matter.

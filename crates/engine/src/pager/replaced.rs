@@ -48,12 +48,13 @@ impl Pager {
     /// it runs again. [`Pager::adopt_replaced`] reports it to the core, which has not heard of the end of the old
     /// memory yet.
     pub(super) fn register_replaced(&mut self, range: &PageRange) {
-        // Nothing may be registered during a fork, a new thread's stack is not recognised yet, and the C library's calls
-        // report what they map. A later look at the map finds what is left.
+        // Nothing may be registered during a fork, a new thread's stack is not recognised yet, the C library's calls
+        // report what they map, and a program that names regions has no other managed memory. A later look at the map finds what is left.
         let is_reported = self.program.replacing.load(Relaxed) != 0;
         let may_be_stack = self.program.threads_made().is_none();
         let many = self.space.mappings >= MAPPINGS;
-        if !self.hold.is_none() || may_be_stack || is_reported || many {
+        let is_named = self.program.regions.are_all();
+        if !self.hold.is_none() || may_be_stack || is_reported || is_named || many {
             return;
         }
         let Some(found) = self.replaced.memory_in(range) else {

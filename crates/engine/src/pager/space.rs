@@ -40,8 +40,11 @@ impl Space {
     /// The program's private anonymous memory in pieces of at least `smallest` bytes, without the engine's memory and
     /// thread stacks. A stack is first mapped without access, guard included, and looks like reserved memory. While a
     /// thread is being created, all such memory is left to a later look. Its use by the program changes
-    /// [`Space::data_bytes`].
+    /// [`Space::data_bytes`]. If the program has named regions, these are all.
     pub(crate) fn adoptable(&mut self, smallest: usize) -> Result<Vec<Vma>, Errno> {
+        if self.program.regions.are_all() {
+            return Ok(self.program.regions.ranges().map(Vma::of_region).collect());
+        }
         let before = self.program.threads_made();
         let mut vmas = maps::read()?;
         self.mappings = vmas.len();

@@ -50,7 +50,8 @@ impl Pager {
         self.pay_for_found();
         let waits = self.w.account.unpaid() > 0;
         let data = self.space.data_bytes().unwrap_or(self.data_bytes);
-        if data == self.data_bytes || !self.hold.is_none() {
+        let is_named = self.program.regions.are_all();
+        if is_named || data == self.data_bytes || !self.hold.is_none() {
             return waits;
         }
         if self.mode == Mode::Bare {

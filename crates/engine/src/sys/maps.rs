@@ -58,6 +58,19 @@ pub struct Vma {
 }
 
 impl Vma {
+    /// Private memory without a file that the program reads and writes.
+    pub fn of_region(range: Range<usize>) -> Self {
+        Vma {
+            start: range.start,
+            end: range.end,
+            read: true,
+            write: true,
+            exec: false,
+            shared: false,
+            backing: Backing::Anonymous,
+        }
+    }
+
     /// Its addresses.
     pub fn range(&self) -> Range<usize> {
         self.start..self.end

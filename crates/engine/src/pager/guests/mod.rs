@@ -53,6 +53,14 @@ static WERE: AtomicBool = AtomicBool::new(false);
 /// The program has ended: guests get all their pages.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
+/// In a fork child: its engine has no guests. The fork has copied the counts of its parent's, which may have been reading
+/// a report.
+pub(super) fn forget_after_fork() {
+    GUESTS.store(0, SeqCst);
+    WERE.store(false, SeqCst);
+    ENDS.store(false, SeqCst);
+}
+
 /// The program has ended: returns when no guest needs the engine any more.
 fn wait_for_guests() {
     ENDS.store(true, SeqCst);
