@@ -11,6 +11,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -89,8 +90,10 @@ impl SlowMount {
 
 impl Drop for SlowMount {
     fn drop(&mut self) {
+        // A process that has just ended may have the file open for a moment more.
         if let Some(session) = self.session.take()
-            && let Err(error) = session.umount_and_join()
+            && session.umount_and_join().is_err()
+            && let Err(error) = detach(&self.directory)
         {
             eprintln!(
                 "foreswap: {} is not unmounted: {error}",
@@ -116,6 +119,16 @@ fn own_namespace() -> io::Result<()> {
             ) == 0
     };
     done.then_some(()).ok_or_else(io::Error::last_os_error)
+}
+
+/// Unmounts now, and ends the mount when nobody has a file of it open.
+fn detach(directory: &Path) -> io::Result<()> {
+    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: the path ends with a zero.
+    match unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A request that is answered when it is due.
