@@ -6,7 +6,7 @@
 //! of foreswap: the same executable with the same arguments runs bare, under `foreswap run`, or in a memory cgroup on
 //! the kernel's own swap.
 //!
-//! `usemem/`, `workset/`, `hold.rs`, `forks.rs`, `allocs.rs`, and `linpack.py` and `build.py` (run by Python) are
+//! `usemem/`, `workset/`, `mapped/`, `hold.rs`, `forks.rs`, `allocs.rs`, and `linpack.py` and `build.py` (run by Python) are
 //! workloads; `programs/` has jobs for programs of others. `disk.rs` measures a swap area's device, `slots/` the slot allocator and `digest.rs` the page hash alone. `files/` reads files
 //! through foreswap's page cache and the kernel's. `peer/` runs a workload under
 //! one memory management, `system/` changes the machine for a peer and undoes it. `benches/` decides which runs there
@@ -21,6 +21,7 @@ mod files;
 mod forks;
 mod hold;
 pub mod interrupt;
+mod mapped;
 mod output;
 mod peer;
 mod programs;

@@ -206,7 +206,11 @@ pub fn block(run: &Run, coloured: bool) -> String {
                 [
                     format!("{} mapped", humane(stats.file_bytes)),
                     format!("{} in", humane(stats.file_in_bytes)),
-                    String::new(),
+                    format!(
+                        "{} dropped, {:.1} % of readahead hit",
+                        humane(stats.file_dropped_bytes),
+                        100.0 * ratio(stats.file_readahead_hits, stats.file_readahead_pages)
+                    ),
                 ],
             );
         }

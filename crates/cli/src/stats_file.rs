@@ -182,6 +182,10 @@ struct Report {
     /// Bytes of files that were mapped and served, and bytes read from them.
     file_bytes: u64,
     file_in_bytes: u64,
+    /// Bytes of them that left memory without a write, and the readahead of them, which the figures below contain.
+    file_dropped_bytes: u64,
+    file_readahead_pages: u64,
+    file_readahead_hits: u64,
     swap_out_bytes: u64,
     swap_read_ios: u64,
     swap_write_ios: u64,
@@ -274,6 +278,9 @@ impl Report {
             swap_in_bytes: stats.swap_in_bytes,
             file_bytes: stats.file_bytes,
             file_in_bytes: stats.file_in_bytes,
+            file_dropped_bytes: stats.file_dropped_bytes,
+            file_readahead_pages: stats.file_readahead_pages,
+            file_readahead_hits: stats.file_readahead_hits,
             swap_out_bytes: stats.swap_out_bytes,
             swap_read_ios: stats.swap_read_ios,
             swap_write_ios: stats.swap_write_ios,

@@ -28,7 +28,8 @@ fn every_promised_key_is_there() {
     let found = json(&path);
     for key in
         "elapsed_s processes memory_limit_bytes managed_bytes peak_resident_bytes faults_major \
-                faults_minor faults_zero swap_in_bytes file_bytes file_in_bytes swap_out_bytes swap_read_ios swap_write_ios \
+                faults_minor faults_zero swap_in_bytes file_bytes file_in_bytes file_dropped_bytes \
+                file_readahead_pages file_readahead_hits swap_out_bytes swap_read_ios swap_write_ios \
                 readahead_pages readahead_hits readahead_hit_ratio huge_swap_in huge_swap_out \
                 huge_splits clean_drops kswapd_wakeups direct_reclaims refaults fault_ns_p50 \
                 fault_ns_p99 fault_ns_max"

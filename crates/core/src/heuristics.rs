@@ -6,7 +6,7 @@
 /// A rule of thumb whose worth is measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Heuristic {
-    /// A stream is read as far ahead as it goes in the time of two reads.
+    /// A stream is read as far ahead as fills the pipe to its store, a byte stride as far as it goes in two reads.
     WindowByTime,
     /// Pages of a stream are mapped before they are touched, except for the marks.
     DirectMapping,

@@ -30,7 +30,7 @@ pub mod units;
 pub mod world;
 
 pub use huge::Thp;
-pub use io::SLOTS_PER_IO;
+pub use io::{SLOTS_PER_IO, pipe};
 pub use mm::{Config, Mm, Outcome, SMALL};
 pub use readahead::Hint;
 pub use reclaim::any_policy::Policy as ReclaimPolicy;

@@ -64,6 +64,10 @@ pub struct Stats {
     pub ahead: Ahead,
     /// Pages read from mapped files, which `swap_in` counts too.
     pub file_in: u64,
+    /// Of `ahead`, the pages of regions that map files.
+    pub file_ahead: Ahead,
+    /// Pages of mapped files that left memory without a write.
+    pub file_drops: u64,
     /// Pages dropped without a write as their slot held the same bytes.
     pub clean_drops: u64,
     /// Pages dropped without a write as they were all zero.

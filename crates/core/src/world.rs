@@ -151,8 +151,16 @@ pub const fn scrambled(word: u64) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct IoId(pub u32);
 
+/// A device or file system that pages are read from, as far as its latency and its bandwidth are its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct StoreId(pub u64);
+
 /// The swap areas' I/O.
 pub trait Store {
+    /// Where a slot is read from. Files may be on several file systems, which the core takes for one area.
+    fn store_of(&self, slot: Slot) -> StoreId {
+        StoreId(slot.area.into())
+    }
     /// Start to read `frames.len()` slots from `slot` on. False: the queue is full; try again after a completion.
     fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool;
     /// Start to write. As [`Store::read`]. An area that compresses may refuse pages.

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use foreswap_e2e::copies::Copies;
+use foreswap_e2e::foreswap::{Stats, binary};
 use foreswap_e2e::process::Scratch;
 use foreswap_e2e::{Job, MIB, Managed, Outcome, program, requirement};
 
@@ -224,4 +225,49 @@ fn bad_patterns() {
             outcome.stderr
         );
     }
+}
+
+/// On a slow file system, with tensors in a shuffled order: the program compares each page. The mount goes with it.
+#[test]
+fn on_a_slow_file_system() {
+    let test = "on_a_slow_file_system";
+    let has_fuse = Path::new("/dev/fuse").exists();
+    if !requirement::root(test) || !requirement::required(has_fuse, test, "/dev/fuse") {
+        return;
+    }
+    let scratch = Scratch::new(test);
+    let stats = scratch.join("stats.json");
+    let words = "workload slow-file --bytes 32M --delay 5 --bandwidth 1000 --dir";
+    let program = "workload mapped --order shuffled --tensor 256K";
+    let job = Job::new(binary())
+        .args(words.split(' '))
+        .arg(scratch.path())
+        .arg(binary())
+        .args("run --memory 64M --map-files *.mapped --quiet --stats".split(' '))
+        .arg(&stats)
+        .arg("--")
+        .arg(binary())
+        .args(program.split(' '))
+        .timeout(60);
+    let outcome = job.run().succeeded();
+    assert!(
+        outcome.text().contains("\"pages\":8192"),
+        "{}",
+        outcome.text()
+    );
+    let found = Stats::read(&stats);
+    assert_eq!(found.count("swap_in_bytes"), 0);
+    let read = found.count("file_in_bytes");
+    assert!(read >= 32 * MIB, "{read}");
+    let (hits, ahead) = (
+        found.count("file_readahead_hits"),
+        found.count("file_readahead_pages"),
+    );
+    assert!(
+        hits > 0 && hits <= ahead && ahead * 4096 <= read,
+        "{hits} of {ahead}"
+    );
+    std::fs::remove_file(&stats).expect("the statistics");
+    let left = std::fs::read_dir(scratch.path()).expect("a folder");
+    assert_eq!(left.count(), 0, "the place of the mount is still there");
 }

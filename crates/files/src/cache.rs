@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreswap_core::readahead::file::FilePage;
-use foreswap_core::units::PAGE_SIZE;
+use foreswap_core::units::{Nanos, PAGE_SIZE};
 
 use crate::CachedFile;
 use crate::arena::Arena;
@@ -86,6 +86,11 @@ impl Shared {
     /// The time since the cache was made.
     pub fn now(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// As [`Self::now`], in nanoseconds.
+    pub fn nanos(&self) -> Nanos {
+        self.now().as_nanos() as Nanos
     }
 
     /// A frame has no page any more.

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
+use foreswap_core::pipe::Pipe;
 use foreswap_core::readahead::file::{
     Event, FilePage, Limits, OpenFile, PageCache, Pattern, Policy, Reading, Run,
 };
@@ -20,13 +21,14 @@ use crate::cache::{Cache, Shared, lock};
 use crate::entry::{BUSY, DIRTY, MARK, PRESENT, WRITEBACK};
 use crate::load::{self, Loading};
 use crate::map::Map;
-use crate::pipe::Pipe;
 use crate::store::Store;
 use crate::writeback::Writing;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The cache of a file that is opened without one: 64 MiB.
 const OWN_CACHE: u64 = 64 << 20;
+/// What is read ahead of a stream of which nothing is known: 4 MiB.
+const LEAST_AHEAD: u64 = 4 << 20;
 /// A stream's window has at least this many pages: 128 KiB.
 const LEAST_WINDOW: u64 = 32;
 /// All windows together have at most this part of the cache.
@@ -69,7 +71,7 @@ impl Inner {
             dirty: Mutex::default(),
             writing: Writing::default(),
             ahead: Mutex::new(OpenFile::new(Policy::Streams, Limits::default())),
-            pipe: Mutex::default(),
+            pipe: Mutex::new(Pipe::new(LEAST_AHEAD)),
         }
     }
 

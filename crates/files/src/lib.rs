@@ -44,7 +44,6 @@ mod file;
 mod frames;
 mod load;
 mod map;
-mod pipe;
 mod stats;
 pub mod store;
 mod waiters;

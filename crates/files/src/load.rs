@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use foreswap_core::pipe::Started;
 use foreswap_core::readahead::file::{Cached, FilePage, PageCache, Run};
 use foreswap_core::units::PAGE_SIZE;
 use foreswap_store::ring::{Direction, IoVec};
@@ -15,7 +16,6 @@ use foreswap_store::ring::{Direction, IoVec};
 use crate::cache::{PageId, Shared};
 use crate::file::Inner;
 use crate::frames::FrameId;
-use crate::pipe::Started;
 use crate::store::{Done, Span};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -174,7 +174,7 @@ impl Chunk {
     /// Leaves the read to the I/O thread. `awaited`: a program waits for it.
     fn start(self, shared: &Arc<Shared>, file: &Arc<Inner>, awaited: bool) {
         let span = self.span(shared).awaited(awaited);
-        let started = file.pipe().on_start(shared.now());
+        let started = file.pipe().on_start(shared.nanos());
         let (shared, file_too) = (Arc::clone(shared), Arc::clone(file));
         let done = Done::new(move |result| {
             note(&shared, &file_too, started, &result);
@@ -185,7 +185,7 @@ impl Chunk {
 
     /// Reads here and now.
     fn carry_out(self, shared: &Shared, file: &Inner) -> io::Result<()> {
-        let started = file.pipe().on_start(shared.now());
+        let started = file.pipe().on_start(shared.nanos());
         let result = file.store.carry_out(&self.span(shared));
         note(shared, file, started, &result);
         let ends = matches!(&result, Ok(bytes) if *bytes < self.bytes());
@@ -202,7 +202,7 @@ impl Chunk {
 
 fn note(shared: &Shared, file: &Inner, started: Started, result: &io::Result<u64>) {
     let bytes = *result.as_ref().unwrap_or(&0);
-    file.pipe().on_end(started, shared.now(), bytes);
+    file.pipe().on_end(started, shared.nanos(), bytes);
 }
 
 /// Frames in succession as one piece each.

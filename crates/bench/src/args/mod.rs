@@ -15,7 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 pub use combined::CombinedArgs;
 pub use usemem::{Fill, Mode, Op, Pattern, UsememArgs};
 
-use crate::{allocs, forks, hold, size, workset};
+use crate::{allocs, forks, hold, mapped, size, workset};
 
 /// The benches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -212,6 +212,10 @@ enum Workload {
     Forks(ForksArgs),
     /// Scans, random touches, a hot set and skewed touches of one region, in a given order
     Workset(WorksetArgs),
+    /// Maps a file and touches its pages in an order
+    Mapped(MappedArgs),
+    /// Runs a command on a file of a slow file system (FUSE, root), whose path is its last word
+    SlowFile(SlowFileArgs),
 }
 
 impl WorkloadArgs {
@@ -223,6 +227,8 @@ impl WorkloadArgs {
             Workload::Allocs(args) => allocs::main(&args),
             Workload::Forks(args) => forks::main(&args),
             Workload::Workset(args) => workset::main(&args),
+            Workload::Mapped(args) => mapped::main(&args),
+            Workload::SlowFile(args) => mapped::slow_file(&args),
         }
     }
 }
@@ -312,6 +318,65 @@ pub struct WorksetArgs {
     /// Ask for transparent huge pages by madvise
     #[arg(long)]
     pub thp: bool,
+}
+
+/// The parameters of the workload that maps a file.
+#[derive(Debug, Clone, Args)]
+pub struct MappedArgs {
+    /// The order of its touches
+    #[arg(long, value_enum, default_value = "loader")]
+    pub order: mapped::Kind,
+
+    /// Size of a tensor
+    #[arg(long, default_value = "4M", value_name = "SIZE", value_parser = size::parse)]
+    pub tensor: u64,
+
+    /// How often the order is repeated
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub passes: u64,
+
+    /// Advice before the first touch
+    #[arg(long, value_enum, default_value = "none")]
+    pub hint: mapped::Hint,
+
+    /// Read the whole file before it is mapped
+    #[arg(long)]
+    pub first: bool,
+
+    /// Size of an anonymous hot set, a page of which is touched at random after four pages of the file
+    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = size::parse)]
+    pub hot: u64,
+
+    /// Seed of all pseudo-random numbers
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+
+    /// The file: each page of 4 KiB begins with its number
+    pub file: PathBuf,
+}
+
+/// The parameters of the slow file.
+#[derive(Debug, Clone, Args)]
+pub struct SlowFileArgs {
+    /// Its size
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = size::parse)]
+    pub bytes: u64,
+
+    /// Delay of a request, in milliseconds
+    #[arg(long, default_value_t = 20, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=10_000))]
+    pub delay: u64,
+
+    /// Bandwidth of all requests together, in MB/s
+    #[arg(long, default_value_t = 1000, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
+    pub bandwidth: u64,
+
+    /// Where it is mounted, for this command alone (default: $TMPDIR, else /tmp)
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// The command
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
 }
 
 /// The parameters of the allocation workload.

@@ -1,9 +1,10 @@
 //! Reads through a foreswap cache against `pread` through the kernel's, from the disk and from slow stores.
 //!
-//! The kernel's best `read_ahead_kb` is looked for: each pattern is read with several, and the fastest median counts. A
-//! slow disk for the kernel would need a FUSE file system, so on slow stores foreswap is compared with their bandwidth.
+//! The kernel's best `read_ahead_kb` is looked for: each pattern is read with several, and the fastest median counts. On
+//! slow stores foreswap is compared with their bandwidth, and only mapped files with the kernel (`mapped`).
 //! Each row of a slow store reads as many bytes, so that it shows the store's rate and not the first latencies alone.
 
+mod mapped;
 mod targets;
 
 use std::collections::BTreeMap;
@@ -150,6 +151,7 @@ struct Bench<'a> {
     /// Rows are run whose names contain one of these; all, if there are none.
     wanted: Vec<String>,
     rows: Rows,
+    notes: Vec<String>,
     progress: Progress,
 }
 
@@ -175,6 +177,7 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
         seed: args.usemem.seed,
         wanted: args.rows.clone().unwrap_or_default(),
         rows: Rows::default(),
+        notes,
         progress,
     };
     let mut disk = Disk::make(&session.directory, bytes, session.limit)?;
@@ -193,6 +196,7 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
             bench.cold(pattern)?;
         }
         bench.slow()?;
+        bench.mapped()?;
         bench.seed += 1;
         bench.progress.step();
     }
@@ -205,11 +209,12 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
     let parameters =
         json!({ "bytes": bytes, "memory": session.limit, "turns": turns, "read_ahead_kb": values });
     let mut report = new_report("files", title, session, parameters);
-    report.notes.extend(notes);
+    report.notes.extend(bench.notes);
     report.peers = bench.rows.reports();
     report.show(vec![
         Column::spread("MiB/s", "bytes_per_s", Unit::Mebibytes),
         Column::median("us/read", "ns_per_read", Unit::Microseconds),
+        Column::median("hot absent", mapped::ABSENT, Unit::Ratio),
     ]);
     ensure!(
         !report.peers.is_empty(),

@@ -21,7 +21,8 @@ pub use patterns::Pattern;
 
 use crate::interrupt;
 
-const PAGE: usize = 4096;
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
 /// Reads between two looks for a signal.
 const LOOK: u64 = 256;
 
@@ -118,8 +119,14 @@ pub struct Made {
     path: PathBuf,
 }
 
+/// What the pages of so many bytes hold beside their numbers.
+pub fn pattern(bytes: usize) -> Vec<u8> {
+    let words = (0..bytes as u64).map(|n| crate::usemem::mix(n) as u8);
+    words.collect()
+}
+
 /// Writes the file's pages from one on.
-fn number_pages(buffer: &mut [u8], first: u64) {
+pub fn number_pages(buffer: &mut [u8], first: u64) {
     for (number, page) in (first..).zip(buffer.chunks_exact_mut(PAGE)) {
         page[..8].copy_from_slice(&number.to_le_bytes());
     }
@@ -133,9 +140,7 @@ impl Made {
         let file =
             File::create_new(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let made = Made { path };
-        let mut buffer: Vec<u8> = (0..STEP as u64)
-            .map(|n| crate::usemem::mix(n) as u8)
-            .collect();
+        let mut buffer = pattern(STEP);
         for at in (0..bytes).step_by(STEP) {
             interrupt::check()?;
             number_pages(&mut buffer, at / PAGE as u64);

@@ -54,6 +54,11 @@ pub struct Run {
 impl Run {
     /// `command` under `foreswap run`, with the options of the session.
     pub fn of(session: &Session, command: &[OsString]) -> Self {
+        Self::with(session, &[], command)
+    }
+
+    /// As [`Run::of`], with further options.
+    pub fn with(session: &Session, options: &[&str], command: &[OsString]) -> Self {
         let statistics = Scratch::new(&std::env::temp_dir(), "stats.json");
         let mut line =
             session.own_command(&["run".to_owned(), "--memory".to_owned(), size(session.limit)]);
@@ -72,6 +77,7 @@ impl Run {
             put(policy);
         }
         session.foreswap.more.iter().for_each(|word| put(word));
+        options.iter().for_each(|word| put(word));
         put("--");
         line.extend_from_slice(command);
         Self { statistics, line }

@@ -159,6 +159,17 @@ impl Session {
         }
     }
 
+    /// The output of `command` under `foreswap run` with these options.
+    pub fn under_foreswap(
+        &self,
+        command: &[OsString],
+        options: &[&str],
+        progress: &Progress,
+    ) -> anyhow::Result<Vec<u8>> {
+        let run = foreswap::Run::with(self, options, command);
+        Ok(child::run(&run.line, None, progress)?.output)
+    }
+
     /// The executable, followed by words for it.
     pub fn own_command(&self, words: &[String]) -> Vec<OsString> {
         let exe = self.exe.clone().into_os_string();
@@ -166,6 +177,15 @@ impl Session {
             .chain(words.iter().map(OsString::from))
             .collect()
     }
+}
+
+/// The output of `command` without foreswap, in the cgroup whose `cgroup.procs` is `door` if there is one.
+pub fn plain(
+    command: &[OsString],
+    door: Option<&Path>,
+    progress: &Progress,
+) -> anyhow::Result<Vec<u8>> {
+    Ok(child::run(command, door, progress)?.output)
 }
 
 /// Adds a figure derived from the common ones: pages read per major fault, the average reach of a fault.

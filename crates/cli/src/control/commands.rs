@@ -9,7 +9,7 @@ use foreswap_bench::interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::asking::{self, AskError, Asked, Found};
-use super::words::{Progress, Reply, Request, Run};
+use super::words::{Process, Progress, Reply, Request, Run};
 use crate::args::{PsArgs, SetArgs, Setting, SwapoffArgs, SwaponArgs};
 use crate::size::humane;
 use crate::voice;
@@ -198,7 +198,43 @@ fn table(runs: &[Run]) -> String {
     if runs.is_empty() {
         return columns(&programs);
     }
-    format!("{}\n{}", columns(&programs), columns(&areas))
+    let files = files(runs);
+    format!("{}\n{}{files}", columns(&programs), columns(&areas))
+}
+
+/// The mapped files of runs that serve any, with an empty line before them.
+fn files(runs: &[Run]) -> String {
+    let heads = [
+        "SUPERVISOR ",
+        "FILES ",
+        "IN MEMORY ",
+        "READ ",
+        "DROPPED ",
+        "HIT RATIO ",
+    ];
+    let mut files = vec![heads.map(str::to_owned).to_vec()];
+    for run in runs {
+        let sum = |of: fn(&Process) -> u64| run.processes.iter().map(of).sum::<u64>();
+        let totals = run.totals.unwrap_or_default();
+        let mapped = sum(|process| process.file_bytes);
+        if mapped == 0 && totals.file_in_bytes == 0 {
+            continue;
+        }
+        let ratio = (totals.file_readahead_pages > 0)
+            .then(|| totals.file_readahead_hits as f64 / totals.file_readahead_pages as f64);
+        files.push(vec![
+            run.supervisor.to_string(),
+            humane(mapped),
+            humane(sum(|process| process.file_resident_bytes)),
+            humane(totals.file_in_bytes),
+            humane(totals.file_dropped_bytes),
+            ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
+        ]);
+    }
+    match files.len() {
+        1 => String::new(),
+        _ => format!("\n{}", columns(&files)),
+    }
 }
 
 /// Changes a setting of a run.
@@ -346,7 +382,7 @@ impl Shown {
 mod tests {
     use super::*;
     use crate::auto_memory::Auto;
-    use crate::control::words::{Area, Memory, Other, Process};
+    use crate::control::words::{Area, Memory, Other, Totals};
     use crate::unmanaged::Unmanaged;
 
     #[test]
@@ -364,6 +400,7 @@ mod tests {
                 managed_bytes: 1 << 30,
                 resident_bytes: 200 << 20,
                 file_bytes: 0,
+                file_resident_bytes: 0,
                 swap_bytes: 800 << 20,
                 readahead_hit_ratio: Some(0.98765),
                 faults_major: 1,
@@ -421,6 +458,21 @@ mod tests {
             ..run.clone()
         };
         assert!(table(&[auto]).contains("  auto, 256 MiB  "));
+        let totals = Totals {
+            file_in_bytes: 900 << 20,
+            file_dropped_bytes: 700 << 20,
+            file_readahead_pages: 1000,
+            file_readahead_hits: 987,
+            ..Totals::default()
+        };
+        let mut with_files = run.clone();
+        with_files.totals = Some(totals);
+        with_files.processes[0].file_bytes = 1 << 30;
+        with_files.processes[0].file_resident_bytes = 100 << 20;
+        let text = table(&[with_files]);
+        let last = text.lines().last().expect("a line");
+        let words = last.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words, "100 1 GiB 100 MiB 900 MiB 700 MiB 0.987", "{text}");
         let text = table(&[run]);
         assert!(!text.contains('\x1b'), "{text:?}");
         let lines: Vec<&str> = text.lines().collect();

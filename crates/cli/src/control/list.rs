@@ -46,6 +46,7 @@ fn process(ledger: &Ledger, record: ProcId, watch: &Watch, now: &Now) -> Process
         managed_bytes: stats.managed_bytes.load(Relaxed),
         resident_bytes: ledger.process_charged(record) * PAGE_BYTES,
         file_bytes: stats.file_bytes.load(Relaxed),
+        file_resident_bytes: stats.file_resident_bytes.load(Relaxed),
         swap_bytes: slots.sum::<u64>() * PAGE_BYTES,
         readahead_hit_ratio: (read > 0).then(|| hits as f64 / read as f64),
         faults_major: stats.faults_major.load(Relaxed),
@@ -146,6 +147,9 @@ pub fn run(
         totals: Some(Totals {
             swap_in_bytes: stats.swap_in_bytes,
             file_in_bytes: stats.file_in_bytes,
+            file_dropped_bytes: stats.file_dropped_bytes,
+            file_readahead_pages: stats.file_readahead_pages,
+            file_readahead_hits: stats.file_readahead_hits,
             swap_out_bytes: stats.swap_out_bytes,
             faults_major: stats.faults_major,
             faults_minor: stats.faults_minor,

@@ -113,6 +113,12 @@ pub struct Totals {
     /// Bytes read from mapped files.
     #[serde(default)]
     pub file_in_bytes: u64,
+    /// Bytes of mapped files that left memory without a write.
+    pub file_dropped_bytes: u64,
+    /// Of `readahead_pages`, those of mapped files, and the used ones among them.
+    pub file_readahead_pages: u64,
+    /// See above.
+    pub file_readahead_hits: u64,
     /// Bytes written to areas.
     pub swap_out_bytes: u64,
     /// Faults that waited for an area.
@@ -162,6 +168,9 @@ pub struct Process {
     /// Bytes of mapped files that are served.
     #[serde(default)]
     pub file_bytes: u64,
+    /// Its resident bytes where it maps these files; looked at every now and then.
+    #[serde(default)]
+    pub file_resident_bytes: u64,
     /// Its bytes on swap areas.
     pub swap_bytes: u64,
     /// Used pages of readahead over pages read; `None` without readahead.

@@ -17,6 +17,7 @@ fn figures() -> Figures {
             managed_bytes: 200 << 20,
             resident_bytes: 60 << 20,
             file_bytes: 0,
+            file_resident_bytes: 0,
             swap_bytes: 140 << 20,
             readahead_hit_ratio: None,
             faults_major: 7,

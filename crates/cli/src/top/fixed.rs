@@ -13,6 +13,7 @@ fn process(pid: i32, command: &str, mebibytes: u64) -> Process {
         managed_bytes: 200 << 20,
         resident_bytes: mebibytes << 20,
         file_bytes: 0,
+        file_resident_bytes: 0,
         swap_bytes: 140 << 20,
         readahead_hit_ratio: Some(0.9),
         faults_major: 100,

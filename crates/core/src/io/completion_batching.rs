@@ -5,11 +5,17 @@
 //! reports nothing until the queue is full. Then everything completes at once, and the disk idles until it gets more.
 //! It is fastest in batches: no background I/O begins while it has any, and as much as possible when all has ended. A
 //! disk that reports each completion is fastest with more in flight. The core estimates the kind of disk all the time.
+//!
+//! A store far away ends requests together as well, if they were sent together: all of them after the way to it. Requests
+//! that took little longer than that were not executed one after the other, and say nothing about batches.
 
+use crate::units::Nanos;
 use crate::world::Disk;
 
 /// Requests that complete together on such a disk; fewer may do so by chance.
 const SEVERAL: u64 = 3;
+/// Requests that end together after less than so many ways to the store were executed side by side.
+const ONE_BY_ONE: Nanos = 2;
 /// Hysteresis of the estimate: this many more batches than single completions must be seen before the disk counts as
 /// one of that kind.
 const CONFIDENCE: u32 = 6;
@@ -19,20 +25,30 @@ const CONFIDENCE: u32 = 6;
 pub(crate) struct CompletionBatching {
     /// The disk at the last observation.
     seen: Disk,
+    /// When it was seen first with the requests that it has.
+    since: Nanos,
     /// From none (0) to [`CONFIDENCE`].
     evidence: u32,
     believed: bool,
 }
 
 impl CompletionBatching {
-    /// Returns whether no background I/O should begin now.
-    pub fn observe(&mut self, disk: Disk) -> bool {
+    /// Returns whether no background I/O should begin now. `way`: the latency without transfer.
+    pub fn observe(&mut self, disk: Disk, way: Nanos, now: Nanos) -> bool {
+        let was_idle = self.seen.left == 0;
         let begun = disk.begun.saturating_sub(self.seen.begun);
         let ended = (self.seen.left + begun).saturating_sub(disk.left);
         // Of the requests that it had at the last observation.
         let left = disk.left.saturating_sub(begun);
         self.seen = disk;
-        if ended >= SEVERAL && left == 0 {
+        if was_idle {
+            self.since = now;
+        }
+        let one_by_one = now.saturating_sub(self.since) >= ONE_BY_ONE * way;
+        if left == 0 {
+            self.since = now;
+        }
+        if ended >= SEVERAL && left == 0 && one_by_one {
             self.evidence = (self.evidence + 1).min(CONFIDENCE);
         } else if ended > 0 && left > 0 {
             self.evidence = self.evidence.saturating_sub(1);
@@ -54,12 +70,12 @@ mod tests {
         let mut disk = batching.seen;
         disk.begun += n;
         disk.left += n;
-        let mut held_back = batching.observe(disk);
+        let mut held_back = batching.observe(disk, 0, 0);
         while disk.left > 0 {
             disk.left = disk.left.saturating_sub(together);
-            held_back |= batching.observe(disk);
+            held_back |= batching.observe(disk, 0, 0);
         }
-        assert!(!batching.observe(disk), "it has nothing");
+        assert!(!batching.observe(disk, 0, 0), "it has nothing");
         held_back
     }
 
@@ -104,16 +120,36 @@ mod tests {
         for _ in 0..20 {
             disk.begun += 3;
             disk.left += 3;
-            batching.observe(disk);
+            batching.observe(disk, 0, 0);
             // They ended, and two more began.
             disk.begun += 2;
             disk.left = 2;
-            batching.observe(disk);
+            batching.observe(disk, 0, 0);
             disk.left = 0;
-            batching.observe(disk);
+            batching.observe(disk, 0, 0);
         }
         disk.begun += 1;
         disk.left += 1;
-        assert!(batching.observe(disk), "evidence was lost");
+        assert!(batching.observe(disk, 0, 0), "evidence was lost");
+    }
+
+    #[test]
+    fn requests_that_take_no_longer_together_were_executed_side_by_side() {
+        const LATENCY: Nanos = 20_000_000;
+        let held_back = |time: Nanos| {
+            let (mut batching, mut now) = (CompletionBatching::default(), 0);
+            let mut held_back = false;
+            let mut disk = Disk::default();
+            for _ in 0..=CONFIDENCE {
+                (disk.begun, disk.left) = (disk.begun + 4, 4);
+                held_back |= batching.observe(disk, LATENCY, now);
+                now += time;
+                disk.left = 0;
+                batching.observe(disk, LATENCY, now);
+            }
+            held_back
+        };
+        assert!(!held_back(LATENCY + LATENCY / 10));
+        assert!(held_back(4 * LATENCY));
     }
 }

@@ -2,8 +2,9 @@
 
 use alloc::vec::Vec;
 
-use crate::units::{Frame, Nanos, Slot};
-use crate::world::IoId;
+use super::pipe::Started;
+use crate::units::{Frame, Nanos, PAGE_SIZE, Slot};
+use crate::world::{IoId, StoreId};
 
 #[derive(Clone, Default)]
 struct Request {
@@ -11,6 +12,8 @@ struct Request {
     write: bool,
     /// The time at which the disk got it.
     since: Nanos,
+    /// Its store and its begin, for a read that the disk has.
+    started: Option<(StoreId, Started)>,
     /// A read of swapoff.
     drain: bool,
     /// Its pages, if it was dispatched as background I/O.
@@ -46,6 +49,7 @@ impl Requests {
         let entry = &mut self.all[io.0 as usize];
         entry.slot = Some(slot);
         entry.write = write;
+        entry.started = None;
         entry.drain = false;
         entry.background = 0;
         entry.frames.clear();
@@ -56,6 +60,18 @@ impl Requests {
     /// The disk has it since `now`.
     pub fn set_since(&mut self, io: IoId, now: Nanos) {
         self.all[io.0 as usize].since = now;
+    }
+
+    /// The read has started.
+    pub fn set_started(&mut self, io: IoId, store: StoreId, started: Started) {
+        self.all[io.0 as usize].started = Some((store, started));
+    }
+
+    /// The store and the begin of a read that has ended, once, and its bytes.
+    pub fn take_started(&mut self, io: IoId) -> Option<(StoreId, Started, u64)> {
+        let entry = self.all.get_mut(io.0 as usize)?;
+        let (store, started) = entry.started.take()?;
+        Some((store, started, (entry.frames.len() * PAGE_SIZE) as u64))
     }
 
     /// Mark a read as one of swapoff.

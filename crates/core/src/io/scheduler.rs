@@ -12,15 +12,16 @@
 //! pages where it has few ahead, and would otherwise give the disk as much as before. *Writes* go before
 //! *background reads*, as they make the room for everything else.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::completion_batching::CompletionBatching;
+use super::pipe::Pipe;
 use super::random_faults::{RandomFaults, ReclaimClock};
 use super::requests::Requests;
 use crate::heuristics::{Heuristic, Heuristics};
-use crate::units::{Frame, Nanos, Slot};
-use crate::world::{Clock, Disk, IoId, Store};
+use crate::units::{Frame, Nanos, PAGE_SIZE, Slot};
+use crate::world::{Clock, Disk, IoId, Store, StoreId};
 
 /// How much background I/O the disk may have.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +98,8 @@ pub(crate) struct IoScheduler {
     /// Other processes on the same disk fault at random.
     others_fault: bool,
     batching: CompletionBatching,
+    /// What was measured of each store that was read from.
+    pipes: BTreeMap<StoreId, Pipe>,
     /// The disk is to complete its background I/O before more begins.
     holds_back: bool,
     /// Pages of background I/O in flight.
@@ -115,6 +118,7 @@ impl IoScheduler {
             random_faults: RandomFaults::default(),
             others_fault: false,
             batching: CompletionBatching::default(),
+            pipes: BTreeMap::new(),
             holds_back: false,
             background_pages: 0,
             synchronous: VecDeque::new(),
@@ -186,10 +190,12 @@ impl IoScheduler {
         others_fault: bool,
         has_memory: bool,
         clock: ReclaimClock,
+        now: Nanos,
     ) {
         self.others_fault = others_fault;
-        let batch =
-            self.batching.observe(disk) && self.heuristics.has(Heuristic::CompletionBatching);
+        let way = self.pipes.values().map(Pipe::way).max().unwrap_or(0);
+        let batch = self.batching.observe(disk, way, now)
+            && self.heuristics.has(Heuristic::CompletionBatching);
         self.holds_back = batch && self.contention(clock) == Contention::None && !has_memory;
     }
 
@@ -329,7 +335,10 @@ impl IoScheduler {
             self.background_pages += self.requests.set_background(io);
         }
         if started && !write {
-            self.requests.set_since(io, queue.now());
+            let (now, store) = (queue.now(), queue.store_of(slot));
+            let pipe = self.pipes.entry(store).or_default();
+            self.requests.set_since(io, now);
+            self.requests.set_started(io, store, pipe.on_start(now));
         }
         started
     }
@@ -423,6 +432,21 @@ impl IoScheduler {
             drain,
             frames,
         })
+    }
+
+    /// The disk has ended a request at `now`. `arrived`: it has transferred all bytes.
+    pub fn on_end(&mut self, io: IoId, arrived: bool, now: Nanos) {
+        if let Some((store, started, bytes)) = self.requests.take_started(io)
+            && let Some(pipe) = self.pipes.get_mut(&store)
+        {
+            pipe.on_end(started, now, if arrived { bytes } else { 0 });
+        }
+    }
+
+    /// Pages that fill the pipe to a store: what it delivers in its latency.
+    pub fn window(&self, store: StoreId) -> u64 {
+        let pipe = self.pipes.get(&store);
+        pipe.map_or(0, |pipe| pipe.window() / PAGE_SIZE as u64)
     }
 
     /// A read that has ended counts for the latency.

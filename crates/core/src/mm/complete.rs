@@ -12,6 +12,7 @@ use crate::world::{IoId, IoResult, Notice, World};
 impl Mm {
     /// An I/O ended.
     pub fn on_io(&mut self, w: &mut impl World, io: IoId, result: IoResult) {
+        self.io.on_end(io, result == IoResult::Ok, w.now());
         let Some(ended) = self.io.end(io) else {
             return;
         };

@@ -333,6 +333,8 @@ impl Mm {
         if let (Some(page), Some(slot)) = (desc.page, desc.slot) {
             let evicted = self.reclaim.eviction_number();
             self.table.set(page, Entry::Swapped { slot, evicted });
+            let was_read = desc.state != State::Reading;
+            self.stats.file_drops += u64::from(slot.is_file() && was_read);
         }
     }
 

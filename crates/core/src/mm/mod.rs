@@ -7,6 +7,7 @@
 //! program maps, discards, moves and unmaps memory.
 
 mod advice;
+mod ahead_counts;
 mod background;
 mod complete;
 mod drop_behind;

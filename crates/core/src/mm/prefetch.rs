@@ -102,12 +102,11 @@ impl Mm {
         let whole = self.frames.unit_of(frame).is_some();
         // One touch maps all of a unit: it stands for the other pages.
         let mark = desc.mark || whole;
-        self.stats.ahead.end(mark, true);
+        self.note_ahead(page, |ahead| ahead.end(mark, true));
         self.frames.use_ahead(frame);
         let cost = self.cost_ahead(&desc);
         self.reclaim.on_return(desc.distance, self.table.resident());
         if let Some(vma) = self.vmas.find_mut(page) {
-            vma.ahead.end(mark, true);
             vma.was_foreseen(true);
             if desc.streamed {
                 let pages = if whole { LEAF_PAGES as u32 } else { 1 };
@@ -133,13 +132,12 @@ impl Mm {
 
     fn end_unused(&mut self, page: Vpn, desc: &FrameDesc, pages: u32) {
         let mark = desc.mark || pages > 1;
-        self.stats.ahead.end(mark, false);
+        self.note_ahead(page, |ahead| ahead.end(mark, false));
         let cost = self.cost_ahead(desc);
-        if let Some(vma) = self.vmas.find_mut(page) {
-            vma.ahead.end(mark, false);
-            if desc.streamed {
-                vma.history.profit.end(pages, desc.mark, false, cost);
-            }
+        if desc.streamed
+            && let Some(vma) = self.vmas.find_mut(page)
+        {
+            vma.history.profit.end(pages, desc.mark, false, cost);
         }
     }
 
@@ -178,6 +176,7 @@ impl Mm {
         match answer {
             Answer::Follows(Predictor::Stream(id)) => {
                 self.streams.missed(id);
+                self.weigh_pipe(w, id, slot);
                 let share = self.streams.share(now);
                 if self.judge(id)
                     && let Some(run) = self.streams.window(id, &region, share)
@@ -207,9 +206,19 @@ impl Mm {
     }
 
     /// Pages of memory that may hold readahead.
-    fn memory_ahead(&self) -> u64 {
+    fn memory_ahead(&self, w: &impl World) -> u64 {
         let units = self.frames.clusters().number();
-        budget::memory(self.reclaim.marks().ahead, units, self.resident())
+        let memory = self.resident() + w.available();
+        budget::memory(self.reclaim.marks().ahead, units, memory)
+    }
+
+    /// `id` is to read `slot`: how much fills the pipe to its store. Compressed memory is none: nobody waits for it.
+    fn weigh_pipe(&mut self, w: &impl World, id: StreamId, slot: Slot) {
+        let pages = match !slot.is_file() && w.compresses(slot.area) {
+            true => 0,
+            false => self.io.window(w.store_of(slot)),
+        };
+        self.streams.set_pipe(id, pages);
     }
 
     /// Read ahead of every stream and byte stride, as far as each may.
@@ -241,7 +250,7 @@ impl Mm {
         region: &PageRange,
         batch: &mut Vec<(Slot, Frame)>,
     ) {
-        let (latency, memory) = (self.io.latency(), self.memory_ahead());
+        let (latency, memory) = (self.io.latency(), self.memory_ahead(w));
         let count = self.byte_strides.window(id, region, latency, memory);
         if count == 0 {
             return;
@@ -253,8 +262,7 @@ impl Mm {
     }
 
     fn read_streams(&mut self, w: &mut impl World) {
-        self.streams
-            .set_means(self.io.latency(), self.memory_ahead());
+        self.streams.set_memory(self.memory_ahead(w));
         let now = w.now();
         let share = self.streams.share(now);
         for id in self.streams.ids() {
@@ -265,6 +273,9 @@ impl Mm {
                 && vma.hint != Hint::Random
                 && let Some(run) = self.streams.window(id, &vma.range, share)
             {
+                if let Entry::Swapped { slot, .. } = self.table.get(next) {
+                    self.weigh_pipe(w, id, slot);
+                }
                 if self.reads_whole(id, next) {
                     if self.io.holds_back() || !self.read_unit_ahead(w, id, next) {
                         break;
@@ -467,21 +478,6 @@ impl Mm {
         }
     }
 
-    pub(super) fn count_ahead(&mut self, page: Vpn, count: u64) {
-        self.stats.ahead.pages += count;
-        if let Some(vma) = self.vmas.find_mut(page) {
-            vma.ahead.pages += count;
-        }
-    }
-
-    /// A page that readahead asked for was not read after all.
-    pub(super) fn uncount_ahead(&mut self, page: Vpn) {
-        self.stats.ahead.pages -= 1;
-        if let Some(vma) = self.vmas.find_mut(page) {
-            vma.ahead.pages = vma.ahead.pages.saturating_sub(1);
-        }
-    }
-
     /// Make up to `wanted` frames free for readahead. Returns how many.
     pub(super) fn spare_frames(&mut self, w: &mut impl World, wanted: u32) -> u32 {
         while self.frames.free() < wanted
@@ -590,9 +586,6 @@ impl Mm {
         let Some(&(page, _)) = mapped.first() else {
             return;
         };
-        self.stats.ahead.unseen += unseen;
-        if let Some(vma) = self.vmas.find_mut(page) {
-            vma.ahead.unseen += unseen;
-        }
+        self.note_ahead(page, |ahead| ahead.unseen += unseen);
     }
 }

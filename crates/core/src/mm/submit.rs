@@ -66,7 +66,7 @@ impl Mm {
         let clock = self.reclaim_clock();
         let others_fault = w.share_disk(self.faults_at_random());
         self.io
-            .observe(w.disk(), others_fault, has_memory(w), clock);
+            .observe(w.disk(), others_fault, has_memory(w), clock, w.now());
         self.dispatch_waiting(w);
     }
 

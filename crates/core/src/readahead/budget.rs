@@ -12,16 +12,16 @@ const WORTHWHILE: (u32, u32) = (32, 128);
 const WORTHWHILE_PART: u32 = 32;
 /// Readahead plans for this many quarters of its frames: the others hold pages of streams that have stopped.
 const QUARTERS: u32 = 3;
-/// The part of all clusters, and of all memory in use, that may hold readahead. More memory is taken from the working set:
+/// The part of all clusters, and of all memory that is in use or free, that may hold readahead. More memory is taken from the working set:
 /// a quarter costs a program of many small objects 3 to 17 % more time, and gains scans nothing (docs/HEURISTICS.md).
 const UNITS_PART: u32 = 2;
 const MEMORY_PART: u64 = 8;
 
-/// Pages of memory that may hold readahead: of `frames` for single pages, of the clusters for `units`, while `resident`
-/// pages are in use.
-pub(crate) fn memory(frames: u32, units: u32, resident: u64) -> u64 {
+/// Pages of memory that may hold readahead: of `frames` for single pages, of the clusters for `units`, if the process has
+/// or could have `memory` pages.
+pub(crate) fn memory(frames: u32, units: u32, memory: u64) -> u64 {
     let units = units / UNITS_PART * LEAF_PAGES as u32;
-    u64::from(frames / 4 * QUARTERS + units).min(resident / MEMORY_PART)
+    u64::from(frames / 4 * QUARTERS + units).min(memory / MEMORY_PART)
 }
 
 /// The part of `spare` pages that a stream takes: all or none. It has `frames` frames for readahead.

@@ -17,6 +17,7 @@ mod policy;
 pub(crate) mod profit;
 mod recent;
 mod run;
+pub(crate) mod run_lengths;
 mod stream;
 pub(crate) mod streams;
 pub(crate) mod stride_probe;
@@ -56,6 +57,8 @@ pub struct History {
     recent: recent::Recent,
     byte_strides: byte_stride::ByteStrideHistory,
     stride_probe: stride_probe::StrideProbe,
+    /// How long runs are.
+    run_lengths: run_lengths::RunLengths,
     /// The evidence that streams must show.
     pub(crate) profit: profit::Profit,
 }

@@ -3,8 +3,11 @@
 use super::run::Run;
 use super::stride_probe::Trial;
 use crate::heuristics::{Heuristic, Heuristics};
+use crate::huge::unit_of;
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
+/// One of this many pages of a stream is left unmapped: the least and the most.
+pub(super) const BLOCK: (u64, u64) = (16, 256);
 /// A stream that was not touched for this long has no share of the memory any more.
 pub(super) const ASLEEP: Nanos = 100_000_000;
 
@@ -35,13 +38,18 @@ pub(super) struct Stream {
     pub(super) hidden: u32,
     /// One of this many pages is a mark; a power of two.
     pub(super) block: u64,
-    /// When it was touched last, the number of pages that had been evicted by then, and its time per page, smoothed.
+    /// When it was touched last, and the number of pages that had been evicted by then.
     pub(super) last: Nanos,
     pub(super) evictions: u64,
-    pub(super) pace: Nanos,
+    /// Pages that fill the pipe to its store.
+    pub(super) pipe: u64,
     /// Pages that were read after more than the whole memory had been evicted since they were, less the others. What
     /// lingered in memory before it was evicted, as a scan's last pages may, comes back sooner than the rest.
     pub(super) beyond_memory: i64,
+    /// The position at which runs like it ended: it is read up to there at once, and not beyond before it is reached.
+    pub(super) run_end: Option<u64>,
+    /// The end of the huge pages that were read whole for it.
+    pub(super) whole: u64,
     /// Positions that lie in its region, as far as is known.
     pub(super) room: u64,
     /// First position behind it that was not offered for drop-behind.
@@ -59,6 +67,32 @@ impl Stream {
             .wrapping_add_signed((position as i64).wrapping_mul(self.stride)))
     }
 
+    /// Pages from its begin to the end of what its last touch stands for: a huge page, or a block.
+    pub(super) fn length(&self) -> u64 {
+        let unit_end = unit_of(self.page(self.touched)).plus(LEAF_PAGES as u64);
+        match self.touched < self.whole {
+            true => self.whole.min(unit_end.0 - self.origin.0),
+            false => (self.touched + 1)
+                .next_multiple_of(self.block)
+                .min(self.mappable),
+        }
+    }
+
+    /// Pages of a block, one of which is left unmapped: an eighth of what is read ahead, or of a run of known length.
+    pub(super) fn block_for(&self, farthest: u64) -> u64 {
+        let (least, most) = BLOCK;
+        if !self.heuristics.has(Heuristic::MarkDistance) {
+            return least;
+        }
+        let pages = self
+            .run_end
+            .filter(|&end| self.touched < end)
+            .unwrap_or(farthest);
+        (pages.min(farthest) / 8 + 1)
+            .next_power_of_two()
+            .clamp(least, most)
+    }
+
     /// Take every page on the way from now on.
     pub(super) fn go_over_all(&mut self) {
         let step = self.stride.unsigned_abs();
@@ -67,7 +101,7 @@ impl Stream {
         (self.before, self.tail) = (self.touched, self.tail * step);
         (self.seen, self.ahead) = (self.touched + 1, self.touched + 1);
         (self.mappable, self.room) = (self.mappable * step, u64::MAX);
-        (self.present, self.trial) = (0, None);
+        (self.present, self.trial, self.run_end) = (0, None, None);
     }
 
     /// It does not fit in memory: that holds for most of its pages.

@@ -3,7 +3,7 @@
 //! A *stream* is a run of touches at a fixed stride (1 for a scan, -1 for a reverse one, 7 for every seventh page). It
 //! is found among the last touches of a region, whatever other touches lie between them. A random neighbour therefore
 //! disturbs nothing, and interleaved scans are told apart. The distance of readahead grows with the run: as far as the
-//! area's latency requires at the pace of the stream, within the memory that is available.
+//! bandwidth and the latency of its store require ([`crate::io::pipe`]), within the memory that is available.
 //!
 //! On a confirmed run pages are mapped before they are touched, all except one in each block of 16 to 256: the *mark*,
 //! at a place that the program cannot know. Its touch shows the program's progress, which starts the next reads and
@@ -16,18 +16,14 @@ use alloc::vec::Vec;
 
 use super::recent::Recent;
 pub use super::run::Run;
-use super::stream::{ASLEEP, Stream};
+use super::stream::{ASLEEP, BLOCK, Stream};
 use super::stride_probe::{StrideProbe, WIDE};
 use crate::heuristics::{Heuristic, Heuristics};
 use crate::reclaim::drop_behind::Bounds;
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
-/// One of this many pages of a stream is left unmapped: the least and the most.
-const BLOCK: (u64, u64) = (16, 256);
 /// The fewest pages that a stream may read ahead, however many streams there are.
 const LEAST: u64 = 16;
-/// The shortest time per page that is assumed, whatever was measured.
-const FASTEST: Nanos = 200;
 /// Streams that are followed at a time.
 const STREAMS: usize = 64;
 /// The largest stride, in pages, at which huge pages are read whole.
@@ -45,14 +41,28 @@ const REPLACED_PART: u64 = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamId(usize);
 
+#[cfg(test)]
+impl StreamId {
+    pub const fn of(n: usize) -> Self {
+        StreamId(n)
+    }
+}
+
+/// What a stream may have ahead of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Pages of memory.
+    memory: u64,
+    /// Streams that share the memory, and the pipe.
+    sharers: u64,
+}
+
 /// All streams of a process.
 #[derive(Default)]
 pub struct Streams {
     all: Vec<Stream>,
     /// Largest window, in pages.
     max: u32,
-    /// Latency of a read.
-    latency: Nanos,
     /// Pages of memory that may hold readahead.
     memory: u64,
     /// Pages evicted so far.
@@ -82,9 +92,14 @@ impl Streams {
         self.evictions += u64::from(pages);
     }
 
-    /// The latency of a read now, and how many pages of memory may hold readahead.
-    pub fn set_means(&mut self, latency: Nanos, memory: u64) {
-        (self.latency, self.memory) = (latency, memory);
+    /// How many pages of memory may hold readahead.
+    pub fn set_memory(&mut self, memory: u64) {
+        self.memory = memory;
+    }
+
+    /// Pages that fill the pipe to the store which `id` reads from.
+    pub fn set_pipe(&mut self, id: StreamId, pages: u64) {
+        self.all[id.0].pipe = pages;
     }
 
     /// A touch of an absent page that no stream expects: the stream that begins with it.
@@ -134,8 +149,6 @@ impl Streams {
         let stream = &mut self.all[n];
         stream.before = stream.touched;
         stream.touches = stream.touches.saturating_add(1);
-        let pace = now.saturating_sub(stream.last) / (at - stream.touched);
-        stream.pace = (3 * stream.pace.min(4 * pace) + pace) / 4;
         stream.present = stream.present.saturating_sub(at - stream.touched);
         stream.touched = at;
         (stream.last, stream.evictions) = (now, self.evictions);
@@ -144,11 +157,7 @@ impl Streams {
         stream.ahead = stream.ahead.max(at + 1);
         let farthest = self.farthest(n, self.share(now));
         let stream = &mut self.all[n];
-        let (least, most) = BLOCK;
-        stream.block = (farthest / 8 + 1).next_power_of_two().clamp(least, most);
-        if !self.heuristics.has(Heuristic::MarkDistance) {
-            stream.block = least;
-        }
+        stream.block = stream.block_for(farthest);
         let mappable = at + 1 + (2 * at).min(2 * stream.block);
         stream.mappable = stream.mappable.max(mappable);
         Some(StreamId(n))
@@ -188,7 +197,9 @@ impl Streams {
             last: now,
             evictions: self.evictions,
             beyond_memory: 0,
-            pace: 0,
+            pipe: 0,
+            run_end: None,
+            whole: 0,
             room: u64::MAX,
             tail: 0,
             trial: None,
@@ -209,31 +220,69 @@ impl Streams {
         StreamId(place)
     }
 
-    /// Pages that each stream may read ahead: its share of the memory.
-    pub fn share(&self, now: Nanos) -> u64 {
+    /// What each stream may have ahead of it: its part of the memory and of the pipe to its store.
+    pub fn share(&self, now: Nanos) -> Share {
         let has_share = |s: &&Stream| s.touched >= PROVEN && now.saturating_sub(s.last) < ASLEEP;
         let sharers = self.all.iter().filter(has_share).count().max(1) as u64;
-        if !self.heuristics.has(Heuristic::StreamShares) {
-            return self.memory.max(LEAST);
+        let memory = match self.heuristics.has(Heuristic::StreamShares) {
+            true => self.memory / sharers,
+            false => self.memory,
+        };
+        Share {
+            memory: memory.max(LEAST),
+            sharers,
         }
-        (self.memory / sharers).max(LEAST)
     }
 
-    /// How far a confirmed stream is read ahead of its last touch, in pages: one window, and the pages that it passes
-    /// while that is read, within its `share`.
-    fn farthest(&self, n: usize, share: u64) -> u64 {
-        let passed = match self.heuristics.has(Heuristic::WindowByTime) {
-            true => 2 * self.latency / self.all[n].pace.max(FASTEST),
+    /// How far a confirmed stream is read ahead of its last touch, in pages: what fills the pipe to its store, and one
+    /// window, because touches are seen once per block or huge page only; within its `share`.
+    fn farthest(&self, n: usize, share: Share) -> u64 {
+        let pipe = match self.heuristics.has(Heuristic::WindowByTime) {
+            true => self.all[n].pipe / share.sharers,
             false => 0,
         };
-        (u64::from(self.max) + passed).min(share)
+        (u64::from(self.max) + pipe).min(share.memory)
+    }
+
+    /// A run of `pages` pages begins with a miss of `page`, as the last runs of its region suggest.
+    pub fn foretell(&mut self, page: Vpn, pages: u64, now: Nanos) -> StreamId {
+        let id = self.begin(page, 1, 0, now);
+        let stream = &mut self.all[id.0];
+        stream.origin = page;
+        (stream.touched, stream.touches, stream.mappable) = (0, 1, 1);
+        (stream.seen, stream.ahead) = (1, 1);
+        stream.run_end = Some(pages);
+        id
+    }
+
+    /// Runs like `id`, which has just begun, have so many pages.
+    pub fn expect_end(&mut self, id: StreamId, pages: Option<u64>) {
+        self.all[id.0].run_end = pages;
+    }
+
+    /// The page with which `id` began.
+    pub fn first(&self, id: StreamId) -> Vpn {
+        self.all[id.0].origin
+    }
+
+    /// The pages of the run that began with `first` and that `id` followed; `None` if it follows another.
+    pub fn length(&self, id: StreamId, first: Vpn) -> Option<u64> {
+        let stream = &self.all[id.0];
+        (stream.origin == first && stream.stride == 1).then(|| stream.length())
     }
 
     /// The position up to which a stream is read, if its region were endless.
-    fn end(&self, n: usize, share: u64) -> u64 {
+    fn end(&self, n: usize, share: Share) -> u64 {
         let stream = &self.all[n];
-        let distance = (4 * stream.touched).min(self.farthest(n, share)) + stream.present;
-        stream.touched + 1 + if stream.hidden > 0 { 0 } else { distance }
+        let farthest = self.farthest(n, share);
+        let run_end = stream.run_end.filter(|&end| stream.touched < end);
+        let distance = match run_end {
+            Some(_) => farthest,
+            None => (4 * stream.touched).min(farthest),
+        };
+        let distance = distance + stream.present;
+        let end = stream.touched + 1 + if stream.hidden > 0 { 0 } else { distance };
+        end.min(run_end.unwrap_or(u64::MAX))
     }
 
     /// Every stream.
@@ -242,7 +291,7 @@ impl Streams {
     }
 
     /// The next page that `id` would read with its `share`, unless its program has paused or it has read far enough.
-    pub fn next_page(&self, id: StreamId, share: u64, now: Nanos) -> Option<Vpn> {
+    pub fn next_page(&self, id: StreamId, share: Share, now: Nanos) -> Option<Vpn> {
         let stream = &self.all[id.0];
         let awake = now.saturating_sub(stream.last) < ASLEEP && !stream.rests;
         let reads = awake && stream.ahead < self.end(id.0, share);
@@ -250,7 +299,7 @@ impl Streams {
     }
 
     /// The next window of `id` with its `share`, within `region`; `None` when it has read far enough.
-    pub fn window(&mut self, id: StreamId, region: &PageRange, share: u64) -> Option<Run> {
+    pub fn window(&mut self, id: StreamId, region: &PageRange, share: Share) -> Option<Run> {
         let end = self.end(id.0, share);
         let stream = &mut self.all[id.0];
         stream.room = stream.within(region);
@@ -314,7 +363,9 @@ impl Streams {
     pub fn is_dense(&self, id: StreamId) -> bool {
         let stream = &self.all[id.0];
         let dense = stream.stride.unsigned_abs() <= DENSE;
-        let confirmed = stream.touched >= PROVEN && self.is_read(id);
+        let long = |end| end >= LEAF_PAGES as u64;
+        let proven = stream.touched >= PROVEN || stream.run_end.is_some_and(long);
+        let confirmed = proven && self.is_read(id);
         confirmed && (dense || stream.trial.is_some_and(|trial| trial.whole))
     }
 
@@ -363,6 +414,7 @@ impl Streams {
             stream.ahead = stream.ahead.max(end);
         }
         stream.mappable = stream.mappable.max(end);
+        stream.whole = stream.whole.max(end);
     }
 
     /// The marks that the last touch of `id` left out.
@@ -496,7 +548,7 @@ mod tests {
     /// A scan that has touched the pages below `to`, and the streams that follow it.
     fn scan(to: u64) -> (Streams, StreamId) {
         let (mut streams, mut recent) = (Streams::new(512), Recent::default());
-        streams.set_means(1, 1024);
+        streams.set_memory(1024);
         let mut found = None;
         for page in 0..to {
             let next = streams.advance(Vpn(page), page);

@@ -54,6 +54,14 @@ pub struct StatsRecord {
     pub swap_in_bytes: AtomicU64,
     /// Bytes read from mapped files.
     pub file_in_bytes: AtomicU64,
+    /// Bytes of mapped files that left memory without a write.
+    pub file_dropped_bytes: AtomicU64,
+    /// Of `readahead_pages`, those of mapped files.
+    pub file_readahead_pages: AtomicU64,
+    /// The touched ones among them.
+    pub file_readahead_hits: AtomicU64,
+    /// Bytes resident now where files are mapped.
+    pub file_resident_bytes: AtomicU64,
     /// Bytes of mapped files that are served now; see [`StatsRecord::set_files`].
     pub file_bytes: AtomicU64,
     /// The maximum of `file_bytes`.
@@ -112,7 +120,7 @@ pub struct StatsRecord {
     vmas: [VmaWords; MAX_VMAS],
 }
 
-const COUNTERS: usize = 28;
+const COUNTERS: usize = 32;
 const _: () = assert!(
     size_of::<StatsRecord>()
         == COUNTERS * 8 + 32 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
@@ -163,8 +171,9 @@ impl StatsRecord {
         self.peak_managed_bytes.fetch_max(bytes, Relaxed);
     }
 
-    /// Publishes the bytes of mapped files.
-    pub fn set_files(&self, bytes: u64) {
+    /// Publishes the bytes of mapped files, and how many of them are resident.
+    pub fn set_files(&self, bytes: u64, resident: u64) {
+        self.file_resident_bytes.store(resident, Relaxed);
         self.file_bytes.store(bytes, Relaxed);
         self.peak_file_bytes.fetch_max(bytes, Relaxed);
     }
@@ -223,6 +232,10 @@ impl StatsRecord {
             &self.faults_zero,
             &self.swap_in_bytes,
             &self.file_in_bytes,
+            &self.file_dropped_bytes,
+            &self.file_readahead_pages,
+            &self.file_readahead_hits,
+            &self.file_resident_bytes,
             &self.file_bytes,
             &self.peak_file_bytes,
             &self.swap_out_bytes,
@@ -257,6 +270,9 @@ impl StatsRecord {
             faults_zero: get(&self.faults_zero),
             swap_in_bytes: get(&self.swap_in_bytes),
             file_in_bytes: get(&self.file_in_bytes),
+            file_dropped_bytes: get(&self.file_dropped_bytes),
+            file_readahead_pages: get(&self.file_readahead_pages),
+            file_readahead_hits: get(&self.file_readahead_hits),
             file_bytes: get(&self.peak_file_bytes),
             swap_out_bytes: get(&self.swap_out_bytes),
             swap_read_ios: get(&self.swap_read_ios),
@@ -322,6 +338,9 @@ pub struct StatsSnapshot {
     pub faults_zero: u64,
     pub swap_in_bytes: u64,
     pub file_in_bytes: u64,
+    pub file_dropped_bytes: u64,
+    pub file_readahead_pages: u64,
+    pub file_readahead_hits: u64,
     pub file_bytes: u64,
     pub swap_out_bytes: u64,
     pub swap_read_ios: u64,
@@ -355,6 +374,9 @@ impl StatsSnapshot {
         self.faults_zero += other.faults_zero;
         self.swap_in_bytes += other.swap_in_bytes;
         self.file_in_bytes += other.file_in_bytes;
+        self.file_dropped_bytes += other.file_dropped_bytes;
+        self.file_readahead_pages += other.file_readahead_pages;
+        self.file_readahead_hits += other.file_readahead_hits;
         self.file_bytes += other.file_bytes;
         self.swap_out_bytes += other.swap_out_bytes;
         self.swap_read_ios += other.swap_read_ios;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use foreswap_core::Vma;
 use foreswap_core::units::{Nanos, PAGE_SIZE, PageRange, Slot, len, overlap};
+use foreswap_core::world::StoreId;
 use foreswap_store::ring::Io as _;
 use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, OFlags, Stat};
@@ -99,6 +100,14 @@ impl Files {
         let mut all = self.all.iter();
         let found = all.find_map(|file| Some((file.area, file.offset_of(page)?)));
         found.unwrap_or((NO_FILE, 0))
+    }
+
+    /// The file system of a page of a file: its device, beside the numbers of areas.
+    pub(super) fn store(&self, page: Slot) -> StoreId {
+        let mut all = self.all.iter();
+        let found = all.find(|file| file.offset_of(page).is_some());
+        let device = found.map_or(0, |file| file.id.0);
+        StoreId(device << 4 | u64::from(page.area))
     }
 
     /// All files.

@@ -17,6 +17,9 @@ pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
         (from.faults_zero, &to.faults_zero),
         ((from.swap_in - from.file_in) * page, &to.swap_in_bytes),
         (from.file_in * page, &to.file_in_bytes),
+        (from.file_drops * page, &to.file_dropped_bytes),
+        (from.file_ahead.pages, &to.file_readahead_pages),
+        (from.file_ahead.hits(), &to.file_readahead_hits),
         (from.swap_out * page, &to.swap_out_bytes),
         (from.swap_read_ios, &to.swap_read_ios),
         (from.swap_write_ios, &to.swap_write_ios),
@@ -55,8 +58,11 @@ pub fn regions(ledger: &Ledger, me: ProcId, mm: &Mm) {
     let page = PAGE_SIZE as u64;
     ledger.stats(me).set_managed(mm.managed() * page);
     let of_files = mm.regions().filter(|vma| vma.backing().is_some());
-    let of_files: u64 = of_files.map(|vma| len(&vma.range)).sum();
-    ledger.stats(me).set_files(of_files * page);
+    let (mapped, resident) = of_files.fold((0, 0), |(mapped, resident), vma| {
+        let (here, _) = mm.usage(&vma.range);
+        (mapped + len(&vma.range), resident + here)
+    });
+    ledger.stats(me).set_files(mapped * page, resident * page);
     let mut vmas: Vec<VmaStats> = mm
         .regions()
         .map(|vma| {

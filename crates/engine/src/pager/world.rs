@@ -12,7 +12,7 @@ use std::ffi::c_void;
 
 use foreswap_core::process::Account;
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
-use foreswap_core::world::{Clock, Disk, Done, IoId, Notice, Store, World};
+use foreswap_core::world::{Clock, Disk, Done, IoId, Notice, Store, StoreId, World};
 use foreswap_store::ring::{Io, IoVec, QueueError, RamHandle, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -285,6 +285,13 @@ impl Linux {
 }
 
 impl Store for Linux {
+    fn store_of(&self, slot: Slot) -> StoreId {
+        match slot.is_file() {
+            true => self.files.store(slot),
+            false => StoreId(slot.area.into()),
+        }
+    }
+
     fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.submit(Transfer::Read, io, slot, frames)
     }

@@ -1,5 +1,7 @@
 //! Small programs on the machine.
 
+use foreswap_core::units::PAGE_SIZE;
+
 use super::super::device::Kind;
 use super::*;
 use crate::trace::Start;
@@ -266,4 +268,34 @@ fn a_small_queue_for_pages_that_came_once_keeps_a_hot_set() {
     };
     let (clock, queues) = (faults(ReclaimPolicy::Clock), faults(ReclaimPolicy::S3Fifo));
     assert!(queues * 100 < clock * 95, "{queues} of {clock}");
+}
+
+/// 256 MiB of memory for 512 MiB, on a store that is 20 ms away and delivers 1 GB/s.
+fn far() -> Setup {
+    let device = Device {
+        read: 20_000_000,
+        bandwidth: 1_000_000_000,
+        ..Device::of(Kind::Virtio)
+    };
+    Setup {
+        device,
+        ..with(Thp::Adaptive, 1 << 16)
+    }
+}
+
+const FAR_PAGES: u64 = 1 << 17;
+
+/// What a pass over all pages in this order costs after a fill in order.
+fn far_pass(order: impl Iterator<Item = u64>) -> Nanos {
+    let fill: Vec<Event> = (0..FAR_PAGES).map(touch).collect();
+    let filled = replay(far(), std::slice::from_ref(&fill));
+    let both = replay(far(), &[fill.into_iter().chain(order.map(touch)).collect()]);
+    both.elapsed - filled.elapsed
+}
+
+#[test]
+fn a_scan_fills_the_pipe_to_a_far_store() {
+    let time = far_pass(0..FAR_PAGES);
+    let rate = (FAR_PAGES * PAGE_SIZE as u64) as f64 * 1e9 / time as f64;
+    assert!(rate > 0.7e9, "{rate} bytes/s, {time} ns");
 }

@@ -1,5 +1,6 @@
 //! What issue 35 asks for, and whether it is reached.
 
+use super::mapped::{ABSENT, HINTS, HOT, LOADER, TWICE, kernel, on_slow};
 use super::{DEVICE, OURS, PREFETCH, TWICE_ON, cached_row, pread, row, slow_row};
 use crate::disk::DEPTHS;
 use crate::files::Pattern;
@@ -111,12 +112,50 @@ fn slow(rates: &Rates<'_>) -> Vec<Target> {
     targets
 }
 
+fn mapped(rates: &Rates<'_>) -> Vec<Target> {
+    let slow = |name: &str, of: &str| rates.of(&on_slow(name, of));
+    let at_least = |what: &str, bound, value| Target::at_least(what, bound, Unit::Ratio, value);
+    let ours = slow(LOADER, OURS);
+    let kernels = HINTS.iter().filter_map(|hint| slow(LOADER, &kernel(hint)));
+    let absent = rates.report.peer(&on_slow(HOT, OURS));
+    let absent = absent.and_then(|row| row.median(ABSENT));
+    vec![
+        at_least(
+            "mapped loader's order, 20 ms: part of 1 GB/s",
+            0.8,
+            ours.map(|rate| rate / 1e9),
+        ),
+        at_least(
+            "mapped loader's order, 20 ms: rate / best mmap's",
+            50.0,
+            ratio(ours, kernels.reduce(f64::max)),
+        ),
+        at_least(
+            "mapped loader's order, 20 ms: rate / prefetch first",
+            1.0,
+            ratio(ours, slow(LOADER, PREFETCH)),
+        ),
+        at_least(
+            "mapped twice, 20 ms: rate / prefetch first",
+            3.0,
+            ratio(slow(TWICE, OURS), slow(TWICE, PREFETCH)),
+        ),
+        Target::at_most(
+            "mapped scan beside a hot set: part of its touches that miss",
+            0.01,
+            Unit::Ratio,
+            absent,
+        ),
+    ]
+}
+
 /// Judges the rows of a report. `part`: not all rows were asked for, and targets of the others are left out.
 pub fn judge(report: &mut Report, values: &[u64], part: bool) {
     let rates = Rates { report, values };
     let mut targets = cached(&rates);
     targets.extend(uncached(&rates));
     targets.extend(slow(&rates));
+    targets.extend(mapped(&rates));
     targets.retain(|target| !part || target.found.is_some());
     report.targets = targets;
 }

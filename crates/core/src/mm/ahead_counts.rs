@@ -1,0 +1,28 @@
+//! The counts of readahead: of the process, of each region, and of mapped files apart.
+
+use super::Mm;
+use crate::stats::Ahead;
+use crate::units::Vpn;
+
+impl Mm {
+    /// Readahead asked for `count` pages from `page` on.
+    pub(super) fn count_ahead(&mut self, page: Vpn, count: u64) {
+        self.note_ahead(page, |ahead| ahead.pages += count);
+    }
+
+    /// A page that readahead asked for was not read after all.
+    pub(super) fn uncount_ahead(&mut self, page: Vpn) {
+        self.note_ahead(page, |ahead| ahead.pages = ahead.pages.saturating_sub(1));
+    }
+
+    /// Counts for the process, for the region of `page`, and apart for mapped files.
+    pub(super) fn note_ahead(&mut self, page: Vpn, note: impl Fn(&mut Ahead)) {
+        note(&mut self.stats.ahead);
+        if let Some(vma) = self.vmas.find_mut(page) {
+            note(&mut vma.ahead);
+            if vma.backing().is_some() {
+                note(&mut self.stats.file_ahead);
+            }
+        }
+    }
+}
