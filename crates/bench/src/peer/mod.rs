@@ -167,7 +167,7 @@ impl Session {
         progress: &Progress,
     ) -> anyhow::Result<Vec<u8>> {
         let run = foreswap::Run::with(self, options, command);
-        Ok(child::run(&run.line, None, progress)?.output)
+        Ok(child::run(&run.line, None, self.timeout, progress)?.output)
     }
 
     /// The executable, followed by words for it.
@@ -185,7 +185,7 @@ pub fn plain(
     door: Option<&Path>,
     progress: &Progress,
 ) -> anyhow::Result<Vec<u8>> {
-    Ok(child::run(command, door, progress)?.output)
+    Ok(child::run(command, door, None, progress)?.output)
 }
 
 /// Adds a figure derived from the common ones: pages read per major fault, the average reach of a fault.
