@@ -33,10 +33,11 @@ def raises(kind, words, call):
 
 
 class Arrays(unittest.TestCase):
-    def run_python(self, code, *arguments, returncode=0, **more):
+    def run_python(self, code, *arguments, returncode=0, may_say="", **more):
         line = [sys.executable, "-W", "error", "-c", BEGIN + textwrap.dedent(code), *map(str, arguments)]
         done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120, **more)
-        self.assertEqual((done.returncode, done.stderr), (returncode, ""), done.stdout)
+        said = [line for line in done.stderr.splitlines() if not may_say or may_say not in line]
+        self.assertEqual((done.returncode, said), (returncode, []), done.stdout)
         return done.stdout
 
     def test_an_array_of_four_times_the_memory(self):
@@ -136,7 +137,9 @@ class Arrays(unittest.TestCase):
             stop.set()
             thread.join()
             assert (a == np.arange(a.size)).all()
-            """
+            """,
+            # Pages that a fork shares cannot be moved out at once, and on a busy machine the limit passes meanwhile.
+            may_say="shared with forked processes",
         )
 
     def test_the_limit(self):

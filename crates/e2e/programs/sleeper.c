@@ -14,14 +14,18 @@ int main(int argc, char **argv)
 {
     CHECK(argc > 2, "arguments");
     size_t size = strtoul(argv[2], NULL, 10) * MIB;
-    char *p = map(size);
-    fill(p, size, 7);
-    if (strcmp(argv[1], "sleep") == 0) {
-        sigset_t term, before;
+    int sleeps = strcmp(argv[1], "sleep") == 0;
+    sigset_t term, before;
+    if (sleeps) {
+        /* First of all: load control may let it wait for its turn, with half of its memory filled, until the other ends. */
         sigemptyset(&term);
         sigaddset(&term, SIGTERM);
         sigprocmask(SIG_BLOCK, &term, &before);
         signal(SIGTERM, on_term);
+    }
+    char *p = map(size);
+    fill(p, size, 7);
+    if (sleeps) {
         while (!woken)
             sigsuspend(&before);
         VERIFY(p, size, 7, "what slept");
