@@ -21,3 +21,16 @@ pub use requirement::full_size;
 
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;
+
+/// A test for each name: `parts!(run: a b)` makes the tests `a`, which calls `run("a")`, and `b`.
+#[macro_export]
+macro_rules! parts {
+    ($run:ident: $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $run(stringify!($name));
+            }
+        )*
+    };
+}

@@ -7,7 +7,7 @@ use std::path::Path;
 use foreswap_e2e::copies::Copies;
 use foreswap_e2e::foreswap::{Stats, binary};
 use foreswap_e2e::process::Scratch;
-use foreswap_e2e::{Job, MIB, Managed, Outcome, program, requirement};
+use foreswap_e2e::{Job, MIB, Managed, Outcome, parts, program, requirement};
 
 /// Mebibytes. The files have 96.
 const LIMIT: u64 = 64;
@@ -54,17 +54,6 @@ fn small_part(name: &str) {
         let resident = outcome.note("resident");
         assert!(resident < FILE_PAGES * 3 / 4, "{resident} pages in memory");
     }
-}
-
-macro_rules! parts {
-    ($run:ident: $($name:ident)*) => {
-        $(
-            #[test]
-            fn $name() {
-                $run(stringify!($name));
-            }
-        )*
-    };
 }
 
 parts!(small_part: reads private_writes threads);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use foreswap_e2e::copies::Copies;
 use foreswap_e2e::process::{Running, Scratch};
-use foreswap_e2e::{Job, Managed, Outcome, program, requirement};
+use foreswap_e2e::{Job, Managed, Outcome, parts, program, requirement};
 use rustix::process::{Signal, kill_process};
 
 /// How long children, engines and supervisor may outlive their program.
@@ -55,18 +55,8 @@ fn part(name: &str) {
     }
 }
 
-macro_rules! parts {
-    ($($name:ident)*) => {
-        $(
-            #[test]
-            fn $name() {
-                part(stringify!($name));
-            }
-        )*
-    };
-}
-
 parts!(
+    part:
     limit
     few_then_many
     threads

@@ -1,7 +1,7 @@
 //! Calls that change memory without a userfaultfd event: guards, advice by a pidfd, locks, seals, merging. The checks
 //! are in `programs/silent_calls.c`; each is run bare and at a third of its memory.
 
-use foreswap_e2e::{Job, Managed, program};
+use foreswap_e2e::{Job, Managed, parts, program};
 
 /// Mebibytes.
 const LIMIT: u64 = 64;
@@ -19,18 +19,8 @@ fn part(name: &str) {
     );
 }
 
-macro_rules! parts {
-    ($($name:ident)*) => {
-        $(
-            #[test]
-            fn $name() {
-                part(stringify!($name));
-            }
-        )*
-    };
-}
-
 parts!(
+    part:
     guards
     guards_removed_from_all
     guards_alone

@@ -2,7 +2,7 @@
 //! checks are in `programs/system_calls.c`.
 
 use foreswap_e2e::process::Scratch;
-use foreswap_e2e::{Job, MIB, Managed, Outcome, Stats, program, requirement};
+use foreswap_e2e::{Job, MIB, Managed, Outcome, Stats, parts, program, requirement};
 
 /// Mebibytes.
 const LIMIT: u64 = 64;
@@ -21,18 +21,8 @@ fn part(name: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
-macro_rules! parts {
-    ($($name:ident)*) => {
-        $(
-            #[test]
-            fn $name() {
-                part(stringify!($name));
-            }
-        )*
-    };
-}
-
 parts!(
+    part:
     files
     direct_files
     sockets

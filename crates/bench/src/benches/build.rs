@@ -15,6 +15,7 @@ use crate::report::{Better, Column, PeerReport, Report, Target, Unit, peer_name}
 use crate::size::humane;
 
 const SCRIPT: &str = include_str!("../build.py");
+const SOURCE: &str = include_str!("../programs/templates.cc");
 const TURNS: u32 = 3;
 /// The default limit: half of what four compilers need together.
 const LIMIT: u64 = 640 << 20;
@@ -36,14 +37,17 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
         1 => JOBS,
         tasks => tasks,
     };
-    let script = Scratch::new(&session.directory, "build.py");
-    std::fs::write(&script.0, SCRIPT)
-        .with_context(|| format!("cannot write {}", script.0.display()))?;
+    let files = [("build.py", SCRIPT), ("templates.cc", SOURCE)];
+    let [script, source] = files.map(|(name, text)| (Scratch::new(&session.directory, name), text));
+    for (Scratch(path), text) in [&script, &source] {
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let words: Vec<OsString> = vec![
         "python3".into(),
-        script.0.clone().into(),
+        script.0.0.clone().into(),
         session.directory.clone().into(),
         jobs.to_string().into(),
+        source.0.0.clone().into(),
     ];
     let order = peers(args, &[PeerName::Kernel, PeerName::Bare]);
     let results = turns::in_turns(session, &order, turns, |_, _| words.clone(), read)?;

@@ -1,8 +1,16 @@
-// Templates by the hundred: a compiler's memory is a graph of small nodes that every pass walks.
+// Templates by the hundred: a compiler's memory is a graph of small nodes that every pass walks. `build.py` compiles it with
+// other numbers.
+#ifndef SEED
+#define SEED 9
+#define DEPTH 80
+#define KINDS 12
+#endif
+
 #include <algorithm>
 #include <functional>
 #include <iostream>
 #include <map>
+#include <ranges>
 #include <regex>
 #include <string>
 #include <tuple>
@@ -43,9 +51,15 @@ template <int... I> int visit_all(std::integer_sequence<int, I...>, int x) {
 }
 
 int main(int argc, char **argv) {
-    int sum = Chain<90, 9>::run(argc) + visit_all(std::make_integer_sequence<int, 12>{}, argc);
-    std::smatch match;
+    int sum = Chain<DEPTH, SEED>::run(argc);
+    sum += visit_all(std::make_integer_sequence<int, KINDS>{}, argc);
+    std::regex pattern("a(b|c)*d+[0-9]{2,4}");
     std::string name(argv[0]);
-    sum += std::regex_search(name, match, std::regex("a(b|c)*d+[0-9]{2,4}"));
+    std::smatch match;
+    sum += std::regex_search(name, match, pattern);
+    auto even = [](int i) { return i % 2 == 0; };
+    auto square = [](int i) { return i * i; };
+    for (int i : std::views::iota(1, argc * 100) | std::views::filter(even) | std::views::transform(square))
+        sum += i;
     std::cout << sum << "\n";
 }
