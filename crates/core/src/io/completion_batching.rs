@@ -25,16 +25,17 @@ const CONFIDENCE: u32 = 6;
 pub(crate) struct CompletionBatching {
     /// The disk at the last observation.
     seen: Disk,
-    /// When it was seen first with the requests that it has.
+    /// The last observation at which it had none of the requests that it has, and the last of all.
     since: Nanos,
+    looked: Nanos,
     /// From none (0) to [`CONFIDENCE`].
     evidence: u32,
     believed: bool,
 }
 
 impl CompletionBatching {
-    /// Returns whether no background I/O should begin now. `way`: the latency without transfer.
-    pub fn observe(&mut self, disk: Disk, way: Nanos, now: Nanos) -> bool {
+    /// Returns whether no background I/O should begin now. `way`: the latency without transfer, asked where it matters.
+    pub fn observe(&mut self, disk: Disk, way: impl FnOnce() -> Nanos, now: Nanos) -> bool {
         let was_idle = self.seen.left == 0;
         let begun = disk.begun.saturating_sub(self.seen.begun);
         let ended = (self.seen.left + begun).saturating_sub(disk.left);
@@ -42,14 +43,17 @@ impl CompletionBatching {
         let left = disk.left.saturating_sub(begun);
         self.seen = disk;
         if was_idle {
-            self.since = now;
+            self.since = self.looked;
         }
-        let one_by_one = now.saturating_sub(self.since) >= ONE_BY_ONE * way;
+        self.looked = now;
+        let took = now.saturating_sub(self.since);
         if left == 0 {
             self.since = now;
         }
-        if ended >= SEVERAL && left == 0 && one_by_one {
-            self.evidence = (self.evidence + 1).min(CONFIDENCE);
+        if ended >= SEVERAL && left == 0 {
+            if took >= ONE_BY_ONE * way() {
+                self.evidence = (self.evidence + 1).min(CONFIDENCE);
+            }
         } else if ended > 0 && left > 0 {
             self.evidence = self.evidence.saturating_sub(1);
         }
@@ -70,12 +74,12 @@ mod tests {
         let mut disk = batching.seen;
         disk.begun += n;
         disk.left += n;
-        let mut held_back = batching.observe(disk, 0, 0);
+        let mut held_back = batching.observe(disk, || 0, 0);
         while disk.left > 0 {
             disk.left = disk.left.saturating_sub(together);
-            held_back |= batching.observe(disk, 0, 0);
+            held_back |= batching.observe(disk, || 0, 0);
         }
-        assert!(!batching.observe(disk, 0, 0), "it has nothing");
+        assert!(!batching.observe(disk, || 0, 0), "it has nothing");
         held_back
     }
 
@@ -120,17 +124,17 @@ mod tests {
         for _ in 0..20 {
             disk.begun += 3;
             disk.left += 3;
-            batching.observe(disk, 0, 0);
+            batching.observe(disk, || 0, 0);
             // They ended, and two more began.
             disk.begun += 2;
             disk.left = 2;
-            batching.observe(disk, 0, 0);
+            batching.observe(disk, || 0, 0);
             disk.left = 0;
-            batching.observe(disk, 0, 0);
+            batching.observe(disk, || 0, 0);
         }
         disk.begun += 1;
         disk.left += 1;
-        assert!(batching.observe(disk, 0, 0), "evidence was lost");
+        assert!(batching.observe(disk, || 0, 0), "evidence was lost");
     }
 
     #[test]
@@ -142,14 +146,28 @@ mod tests {
             let mut disk = Disk::default();
             for _ in 0..=CONFIDENCE {
                 (disk.begun, disk.left) = (disk.begun + 4, 4);
-                held_back |= batching.observe(disk, LATENCY, now);
+                held_back |= batching.observe(disk, || LATENCY, now);
                 now += time;
                 disk.left = 0;
-                batching.observe(disk, LATENCY, now);
+                batching.observe(disk, || LATENCY, now);
             }
             held_back
         };
         assert!(!held_back(LATENCY + LATENCY / 10));
         assert!(held_back(4 * LATENCY));
+    }
+
+    #[test]
+    fn batches_that_begin_and_end_between_two_looks_count() {
+        const WAY: Nanos = 100_000;
+        let mut batching = CompletionBatching::default();
+        let (mut now, mut disk) = (0, Disk::default());
+        for _ in 0..CONFIDENCE {
+            now += 20 * WAY;
+            disk.begun += 8;
+            batching.observe(disk, || WAY, now);
+        }
+        (disk.begun, disk.left) = (disk.begun + 1, 1);
+        assert!(batching.observe(disk, || WAY, now + 1));
     }
 }

@@ -50,6 +50,7 @@ pub struct Pipe {
     least: u64,
     delivered: u64,
     in_flight: u64,
+    ended_at: Nanos,
     reads: usize,
     /// The highest rate of each group.
     rates: [f64; GROUPS],
@@ -84,6 +85,7 @@ impl Pipe {
     /// A read has ended, with so many bytes; 0 if it failed.
     pub fn on_end(&mut self, started: Started, at: Nanos, bytes: u64) {
         self.in_flight -= 1;
+        self.ended_at = at;
         if bytes == 0 {
             return;
         }
@@ -136,6 +138,17 @@ impl Pipe {
         let reads = self.latencies.iter().flatten();
         let ways = reads.map(|&(time, bytes)| time.saturating_sub(transfer(bytes)));
         ways.min().unwrap_or(0)
+    }
+
+    /// Whether a read is in flight, or has ended since.
+    pub fn was_used(&self, since: Nanos) -> bool {
+        self.in_flight > 0 || self.ended_at >= since
+    }
+
+    /// How far ahead of its reader a stream may be, in time: no reader needs a window that it does not use up in that.
+    pub fn horizon(&self) -> Nanos {
+        let latency = self.measured().map_or(0, |(_, latency)| latency);
+        ((GROWING * latency as f64) as Nanos).max(UNATTENDED)
     }
 
     /// The bytes of a window.

@@ -100,6 +100,8 @@ pub(crate) struct IoScheduler {
     batching: CompletionBatching,
     /// What was measured of each store that was read from.
     pipes: BTreeMap<StoreId, Pipe>,
+    /// When the disk was last observed.
+    observed_at: Nanos,
     /// The disk is to complete its background I/O before more begins.
     holds_back: bool,
     /// Pages of background I/O in flight.
@@ -119,6 +121,7 @@ impl IoScheduler {
             others_fault: false,
             batching: CompletionBatching::default(),
             pipes: BTreeMap::new(),
+            observed_at: 0,
             holds_back: false,
             background_pages: 0,
             synchronous: VecDeque::new(),
@@ -193,7 +196,9 @@ impl IoScheduler {
         now: Nanos,
     ) {
         self.others_fault = others_fault;
-        let way = self.pipes.values().map(Pipe::way).max().unwrap_or(0);
+        let since = core::mem::replace(&mut self.observed_at, now);
+        let pipes = self.pipes.values().filter(|pipe| pipe.was_used(since));
+        let way = || pipes.map(Pipe::way).max().unwrap_or(0);
         let batch = self.batching.observe(disk, way, now)
             && self.heuristics.has(Heuristic::CompletionBatching);
         self.holds_back = batch && self.contention(clock) == Contention::None && !has_memory;
@@ -443,10 +448,13 @@ impl IoScheduler {
         }
     }
 
-    /// Pages that fill the pipe to a store: what it delivers in its latency.
-    pub fn window(&self, store: StoreId) -> u64 {
+    /// Pages that fill the pipe to a store, what it delivers in its latency, and the time in which a reader has to use
+    /// them up. Nothing is known before the first read.
+    pub fn window(&self, store: StoreId) -> (u64, Nanos) {
         let pipe = self.pipes.get(&store);
-        pipe.map_or(0, |pipe| pipe.window() / PAGE_SIZE as u64)
+        pipe.map_or((0, 0), |pipe| {
+            (pipe.window() / PAGE_SIZE as u64, pipe.horizon())
+        })
     }
 
     /// A read that has ended counts for the latency.

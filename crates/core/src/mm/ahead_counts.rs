@@ -1,6 +1,7 @@
 //! The counts of readahead: of the process, of each region, and of mapped files apart.
 
 use super::Mm;
+use crate::space::vma::Vma;
 use crate::stats::Ahead;
 use crate::units::Vpn;
 
@@ -15,14 +16,14 @@ impl Mm {
         self.note_ahead(page, |ahead| ahead.pages = ahead.pages.saturating_sub(1));
     }
 
-    /// Counts for the process, for the region of `page`, and apart for mapped files.
-    pub(super) fn note_ahead(&mut self, page: Vpn, note: impl Fn(&mut Ahead)) {
+    /// Counts for the process, for the region of `page`, and apart for mapped files. Returns the region.
+    pub(super) fn note_ahead(&mut self, page: Vpn, note: impl Fn(&mut Ahead)) -> Option<&mut Vma> {
         note(&mut self.stats.ahead);
-        if let Some(vma) = self.vmas.find_mut(page) {
-            note(&mut vma.ahead);
-            if vma.backing().is_some() {
-                note(&mut self.stats.file_ahead);
-            }
+        let vma = self.vmas.find_mut(page)?;
+        note(&mut vma.ahead);
+        if vma.backing().is_some() {
+            note(&mut self.stats.file_ahead);
         }
+        Some(vma)
     }
 }

@@ -102,11 +102,10 @@ impl Mm {
         let whole = self.frames.unit_of(frame).is_some();
         // One touch maps all of a unit: it stands for the other pages.
         let mark = desc.mark || whole;
-        self.note_ahead(page, |ahead| ahead.end(mark, true));
         self.frames.use_ahead(frame);
         let cost = self.cost_ahead(&desc);
         self.reclaim.on_return(desc.distance, self.table.resident());
-        if let Some(vma) = self.vmas.find_mut(page) {
+        if let Some(vma) = self.note_ahead(page, |ahead| ahead.end(mark, true)) {
             vma.was_foreseen(true);
             if desc.streamed {
                 let pages = if whole { LEAF_PAGES as u32 } else { 1 };
@@ -132,10 +131,9 @@ impl Mm {
 
     fn end_unused(&mut self, page: Vpn, desc: &FrameDesc, pages: u32) {
         let mark = desc.mark || pages > 1;
-        self.note_ahead(page, |ahead| ahead.end(mark, false));
         let cost = self.cost_ahead(desc);
-        if desc.streamed
-            && let Some(vma) = self.vmas.find_mut(page)
+        if let Some(vma) = self.note_ahead(page, |ahead| ahead.end(mark, false))
+            && desc.streamed
         {
             vma.history.profit.end(pages, desc.mark, false, cost);
         }
@@ -175,6 +173,10 @@ impl Mm {
         let region = vma.range.clone();
         match answer {
             Answer::Follows(Predictor::Stream(id)) => {
+                if self.streams.is_new(id) {
+                    vma.was_foreseen(false);
+                    self.on_random_fault(now);
+                }
                 self.streams.missed(id);
                 self.weigh_pipe(w, id, slot);
                 let share = self.streams.share(now);
@@ -214,11 +216,12 @@ impl Mm {
 
     /// `id` is to read `slot`: how much fills the pipe to its store. Compressed memory is none: nobody waits for it.
     fn weigh_pipe(&mut self, w: &impl World, id: StreamId, slot: Slot) {
-        let pages = match !slot.is_file() && w.compresses(slot.area) {
-            true => 0,
-            false => self.io.window(w.store_of(slot)),
+        let store = w.store_of(slot);
+        let (pages, horizon) = match !slot.is_file() && w.compresses(slot.area) {
+            true => (0, 0),
+            false => self.io.window(store),
         };
-        self.streams.set_pipe(id, pages);
+        self.streams.set_pipe(id, store, pages, horizon, w.now());
     }
 
     /// Read ahead of every stream and byte stride, as far as each may.

@@ -5,9 +5,12 @@ use super::stride_probe::Trial;
 use crate::heuristics::{Heuristic, Heuristics};
 use crate::huge::unit_of;
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
+use crate::world::StoreId;
 
 /// One of this many pages of a stream is left unmapped: the least and the most.
 pub(super) const BLOCK: (u64, u64) = (16, 256);
+/// Pages after which a stream is confirmed and has a share of the memory; two neighbours by chance have none.
+pub(super) const PROVEN: u64 = 16;
 /// A stream that was not touched for this long has no share of the memory any more.
 pub(super) const ASLEEP: Nanos = 100_000_000;
 
@@ -38,10 +41,12 @@ pub(super) struct Stream {
     pub(super) hidden: u32,
     /// One of this many pages is a mark; a power of two.
     pub(super) block: u64,
-    /// When it was touched last, and the number of pages that had been evicted by then.
+    /// When it was touched last, the number of pages that had been evicted by then, and its time per page, smoothed.
     pub(super) last: Nanos,
     pub(super) evictions: u64,
-    /// Pages that fill the pipe to its store.
+    pub(super) pace: Nanos,
+    /// Where it is read from, and the pages that it may have in the pipe to it.
+    pub(super) store: Option<StoreId>,
     pub(super) pipe: u64,
     /// Pages that were read after more than the whole memory had been evicted since they were, less the others. What
     /// lingered in memory before it was evicted, as a scan's last pages may, comes back sooner than the rest.
@@ -65,6 +70,11 @@ impl Stream {
             .origin
             .0
             .wrapping_add_signed((position as i64).wrapping_mul(self.stride)))
+    }
+
+    /// Whether it has a share of the memory, and of the pipe to its store.
+    pub(super) fn has_share(&self, now: Nanos) -> bool {
+        self.touched >= PROVEN && now.saturating_sub(self.last) < ASLEEP
     }
 
     /// Pages from its begin to the end of what its last touch stands for: a huge page, or a block.

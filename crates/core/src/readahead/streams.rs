@@ -16,20 +16,21 @@ use alloc::vec::Vec;
 
 use super::recent::Recent;
 pub use super::run::Run;
-use super::stream::{ASLEEP, BLOCK, Stream};
+use super::stream::{ASLEEP, BLOCK, PROVEN, Stream};
 use super::stride_probe::{StrideProbe, WIDE};
 use crate::heuristics::{Heuristic, Heuristics};
 use crate::reclaim::drop_behind::Bounds;
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
+use crate::world::StoreId;
 
 /// The fewest pages that a stream may read ahead, however many streams there are.
 const LEAST: u64 = 16;
+/// The shortest time per page that is assumed, whatever was measured.
+const FASTEST: Nanos = 200;
 /// Streams that are followed at a time.
 const STREAMS: usize = 64;
 /// The largest stride, in pages, at which huge pages are read whole.
 const DENSE: u64 = 4;
-/// Pages after which a stream is confirmed and has a share of the memory; two neighbours by chance have none.
-const PROVEN: u64 = 16;
 /// Consecutive marks that may be left out.
 const DOUBTS: u32 = 2;
 /// Measure of a stream that takes every page.
@@ -46,15 +47,6 @@ impl StreamId {
     pub const fn of(n: usize) -> Self {
         StreamId(n)
     }
-}
-
-/// What a stream may have ahead of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Share {
-    /// Pages of memory.
-    memory: u64,
-    /// Streams that share the memory, and the pipe.
-    sharers: u64,
 }
 
 /// All streams of a process.
@@ -97,9 +89,21 @@ impl Streams {
         self.memory = memory;
     }
 
-    /// Pages that fill the pipe to the store which `id` reads from.
-    pub fn set_pipe(&mut self, id: StreamId, pages: u64) {
-        self.all[id.0].pipe = pages;
+    /// `id` reads from a store whose pipe `pages` fill. It has its part of the pipe, and no more of it than its program uses up
+    /// in the time `horizon`.
+    pub fn set_pipe(
+        &mut self,
+        id: StreamId,
+        store: StoreId,
+        pages: u64,
+        horizon: Nanos,
+        now: Nanos,
+    ) {
+        self.all[id.0].store = Some(store);
+        let of_it = |stream: &&Stream| stream.store == Some(store) && stream.has_share(now);
+        let sharers = self.all.iter().filter(of_it).count().max(1) as u64;
+        let stream = &mut self.all[id.0];
+        stream.pipe = (pages / sharers).min(horizon / stream.pace.max(FASTEST));
     }
 
     /// A touch of an absent page that no stream expects: the stream that begins with it.
@@ -149,6 +153,8 @@ impl Streams {
         let stream = &mut self.all[n];
         stream.before = stream.touched;
         stream.touches = stream.touches.saturating_add(1);
+        let pace = now.saturating_sub(stream.last) / (at - stream.touched);
+        stream.pace = (3 * stream.pace.min(4 * pace) + pace) / 4;
         stream.present = stream.present.saturating_sub(at - stream.touched);
         stream.touched = at;
         (stream.last, stream.evictions) = (now, self.evictions);
@@ -197,6 +203,8 @@ impl Streams {
             last: now,
             evictions: self.evictions,
             beyond_memory: 0,
+            pace: 0,
+            store: None,
             pipe: 0,
             run_end: None,
             whole: 0,
@@ -220,28 +228,27 @@ impl Streams {
         StreamId(place)
     }
 
-    /// What each stream may have ahead of it: its part of the memory and of the pipe to its store.
-    pub fn share(&self, now: Nanos) -> Share {
-        let has_share = |s: &&Stream| s.touched >= PROVEN && now.saturating_sub(s.last) < ASLEEP;
-        let sharers = self.all.iter().filter(has_share).count().max(1) as u64;
-        let memory = match self.heuristics.has(Heuristic::StreamShares) {
-            true => self.memory / sharers,
-            false => self.memory,
-        };
-        Share {
-            memory: memory.max(LEAST),
-            sharers,
+    /// Pages that each stream may read ahead: its share of the memory.
+    pub fn share(&self, now: Nanos) -> u64 {
+        if !self.heuristics.has(Heuristic::StreamShares) {
+            return self.memory.max(LEAST);
         }
+        let sharers = self
+            .all
+            .iter()
+            .filter(|stream| stream.has_share(now))
+            .count();
+        (self.memory / sharers.max(1) as u64).max(LEAST)
     }
 
     /// How far a confirmed stream is read ahead of its last touch, in pages: what fills the pipe to its store, and one
     /// window, because touches are seen once per block or huge page only; within its `share`.
-    fn farthest(&self, n: usize, share: Share) -> u64 {
+    fn farthest(&self, n: usize, share: u64) -> u64 {
         let pipe = match self.heuristics.has(Heuristic::WindowByTime) {
-            true => self.all[n].pipe / share.sharers,
+            true => self.all[n].pipe,
             false => 0,
         };
-        (u64::from(self.max) + pipe).min(share.memory)
+        (u64::from(self.max) + pipe).min(share)
     }
 
     /// A run of `pages` pages begins with a miss of `page`, as the last runs of its region suggest.
@@ -255,9 +262,15 @@ impl Streams {
         id
     }
 
-    /// Runs like `id`, which has just begun, have so many pages.
+    /// Runs like `id`, which has just begun, have so many pages. Lengths are known of runs without gaps.
     pub fn expect_end(&mut self, id: StreamId, pages: Option<u64>) {
-        self.all[id.0].run_end = pages;
+        let stream = &mut self.all[id.0];
+        stream.run_end = pages.filter(|_| stream.stride == 1);
+    }
+
+    /// Whether no page of `id` but its first was touched: nobody foresaw that touch.
+    pub fn is_new(&self, id: StreamId) -> bool {
+        self.all[id.0].touched == 0
     }
 
     /// The page with which `id` began.
@@ -272,7 +285,7 @@ impl Streams {
     }
 
     /// The position up to which a stream is read, if its region were endless.
-    fn end(&self, n: usize, share: Share) -> u64 {
+    fn end(&self, n: usize, share: u64) -> u64 {
         let stream = &self.all[n];
         let farthest = self.farthest(n, share);
         let run_end = stream.run_end.filter(|&end| stream.touched < end);
@@ -291,7 +304,7 @@ impl Streams {
     }
 
     /// The next page that `id` would read with its `share`, unless its program has paused or it has read far enough.
-    pub fn next_page(&self, id: StreamId, share: Share, now: Nanos) -> Option<Vpn> {
+    pub fn next_page(&self, id: StreamId, share: u64, now: Nanos) -> Option<Vpn> {
         let stream = &self.all[id.0];
         let awake = now.saturating_sub(stream.last) < ASLEEP && !stream.rests;
         let reads = awake && stream.ahead < self.end(id.0, share);
@@ -299,7 +312,7 @@ impl Streams {
     }
 
     /// The next window of `id` with its `share`, within `region`; `None` when it has read far enough.
-    pub fn window(&mut self, id: StreamId, region: &PageRange, share: Share) -> Option<Run> {
+    pub fn window(&mut self, id: StreamId, region: &PageRange, share: u64) -> Option<Run> {
         let end = self.end(id.0, share);
         let stream = &mut self.all[id.0];
         stream.room = stream.within(region);
@@ -542,51 +555,5 @@ impl Streams {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A scan that has touched the pages below `to`, and the streams that follow it.
-    fn scan(to: u64) -> (Streams, StreamId) {
-        let (mut streams, mut recent) = (Streams::new(512), Recent::default());
-        streams.set_memory(1024);
-        let mut found = None;
-        for page in 0..to {
-            let next = streams.advance(Vpn(page), page);
-            let address = Vpn(page).address();
-            found = next.or_else(|| streams.find(&mut recent, 2, address, page));
-        }
-        (streams, found.expect("a scan is a stream"))
-    }
-
-    /// `count` pairs of neighbours far away.
-    fn touch_by_chance(streams: &mut Streams, count: u64, now: Nanos) {
-        for n in 0..count {
-            let mut recent = Recent::default();
-            for page in [1 << 30 | n << 12, 1 << 30 | n << 12 | 1] {
-                streams.find(&mut recent, 2, Vpn(page).address(), now + n);
-            }
-        }
-    }
-
-    #[test]
-    fn chance_replaces_no_scan_that_goes_on() {
-        let (mut streams, id) = scan(100);
-        touch_by_chance(&mut streams, 1000, 1000);
-        assert_eq!(streams.advance(Vpn(100), 5000), Some(id));
-        streams.on_evicted(512);
-        touch_by_chance(&mut streams, 1000, 6000);
-        assert_eq!(streams.advance(Vpn(101), 9000), None, "it has ended");
-    }
-
-    #[test]
-    fn most_pages_of_a_scan_tell_whether_it_fits() {
-        let (mut streams, id) = scan(4000);
-        let bounds = Bounds::new(1 << 20, false);
-        assert!(streams.behind(&bounds, 64).is_none(), "it is not long");
-        streams.reads(id, 3000, true);
-        streams.reads(id, 512, false);
-        assert!(streams.behind(&bounds, 64).is_some(), "it does not fit");
-        streams.reads(id, 2488, false);
-        assert!(streams.behind(&bounds, 64).is_none(), "it fits");
-    }
-}
+#[path = "streams_tests.rs"]
+mod tests;

@@ -57,16 +57,15 @@ pub fn demand(ledger: &Ledger, me: ProcId, mm: &Mm) {
 pub fn regions(ledger: &Ledger, me: ProcId, mm: &Mm) {
     let page = PAGE_SIZE as u64;
     ledger.stats(me).set_managed(mm.managed() * page);
-    let of_files = mm.regions().filter(|vma| vma.backing().is_some());
-    let (mapped, resident) = of_files.fold((0, 0), |(mapped, resident), vma| {
-        let (here, _) = mm.usage(&vma.range);
-        (mapped + len(&vma.range), resident + here)
-    });
-    ledger.stats(me).set_files(mapped * page, resident * page);
+    let mut of_files = (0, 0);
     let mut vmas: Vec<VmaStats> = mm
         .regions()
         .map(|vma| {
             let (resident, swapped) = mm.usage(&vma.range);
+            if vma.backing().is_some() {
+                of_files.0 += len(&vma.range) * page;
+                of_files.1 += resident * page;
+            }
             VmaStats {
                 start: vma.range.start.address(),
                 bytes: len(&vma.range) * page,
