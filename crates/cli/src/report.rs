@@ -206,11 +206,14 @@ pub fn block(run: &Run, coloured: bool) -> String {
                 [
                     format!("{} mapped", humane(stats.file_bytes)),
                     format!("{} in", humane(stats.file_in_bytes)),
-                    format!(
-                        "{} dropped, {:.1} % of readahead hit",
-                        humane(stats.file_dropped_bytes),
-                        100.0 * ratio(stats.file_readahead_hits, stats.file_readahead_pages)
-                    ),
+                    match stats.file_readahead_pages {
+                        0 => format!("{} dropped", humane(stats.file_dropped_bytes)),
+                        pages => format!(
+                            "{} dropped, {:.1} % of readahead hit",
+                            humane(stats.file_dropped_bytes),
+                            100.0 * ratio(stats.file_readahead_hits, pages)
+                        ),
+                    },
                 ],
             );
         }

@@ -207,38 +207,52 @@ fn programs_run_at_a_part_of_their_own_memory() {
     }
 }
 
-/// Nothing is left of the list's folder either.
+/// Nothing is left of the list's folder either, nor of what a shell runs that is ended.
 #[test]
 fn programs_that_cannot_be_compared_are_an_error() {
     let scratch = Scratch::new("programs");
+    let against = "programs --turns 1 --against bare";
     let cases = [
-        ("seq-read -- true", "seq-read has its own"),
+        ("seq-read", "true", "seq-read has its own"),
         (
             "programs --rows nothing",
-            "the names are: python, dictionaries;",
+            "",
+            "the names are: python: dictionaries;",
         ),
         (
-            "programs --part 1.5 -- true",
+            "programs --rows Polars --python /no",
+            "",
+            "no program of --rows is installed",
+        ),
+        (
+            "programs --part 1.5",
+            "true",
             "--part 1.5: the limit as a part",
         ),
         (
-            "programs --turns 1 --against bare -- sh -c $$",
-            "failed without a limit",
+            against,
+            "exec no-such-program",
+            "no-such-program: not found",
         ),
+        (against, "exit 3", "failed without a limit"),
         (
-            "programs --turns 1 --against bare -- cat /proc/self/stat",
+            against,
+            "cat /proc/self/stat",
             "differs from its output without a limit",
         ),
-        (
-            "programs --turns 1 --against bare -- no-such-program",
-            "cannot start no-such-program",
-        ),
+        ("programs --timeout 1", "sleep 300 | cat", "ended after 1 s"),
     ];
-    for (words, message) in cases {
+    for (words, script, message) in cases {
         let job = Job::new(binary())
             .arg("bench")
             .args(words.split_whitespace());
-        let outcome = job.env("TMPDIR", scratch.path()).timeout(180).run();
+        let job = match script {
+            "" => job,
+            script => job.args(["--", "sh", "-c", script]),
+        };
+        let running = job.env("TMPDIR", scratch.path()).timeout(180).start();
+        let tag = running.tag().to_owned();
+        let outcome = running.wait();
         assert_eq!(outcome.code(), 1, "{words}: {}", outcome.stderr);
         assert!(
             outcome.stderr.contains(message),
@@ -248,6 +262,8 @@ fn programs_that_cannot_be_compared_are_an_error() {
         let left = names(scratch.path()).into_iter();
         let left: Vec<_> = left.filter(|name| name.contains("bench")).collect();
         assert!(left.is_empty(), "{words}: {left:?}");
+        let left = foreswap_e2e::process::processes_with_tag(&tag);
+        assert!(left.is_empty(), "{words}: {left:?} still run");
     }
 }
 

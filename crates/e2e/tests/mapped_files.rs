@@ -226,26 +226,28 @@ fn on_a_slow_file_system() {
     }
     let scratch = Scratch::new(test);
     let stats = scratch.join("stats.json");
-    let words = "workload slow-file --bytes 32M --delay 5 --bandwidth 1000 --dir";
-    let program = "workload mapped --order shuffled --tensor 256K";
-    let job = Job::new(binary())
-        .args(words.split(' '))
-        .arg(scratch.path())
-        .arg(binary())
-        .args("run --memory 64M --map-files *.mapped --quiet --stats".split(' '))
-        .arg(&stats)
-        .arg("--")
-        .arg(binary())
-        .args(program.split(' '))
-        .timeout(60);
-    let outcome = job.run().succeeded();
-    assert!(
-        outcome.text().contains("\"pages\":8192"),
-        "{}",
-        outcome.text()
-    );
-    let found = Stats::read(&stats);
+    let run = |memory: &str, passes: &str| {
+        let words = "workload slow-file --bytes 32M --delay 5 --bandwidth 1000 --dir";
+        let program = "workload mapped --order shuffled --tensor 256K --passes";
+        let job = Job::new(binary())
+            .args(words.split(' '))
+            .arg(scratch.path())
+            .arg(binary())
+            .args("run --map-files *.mapped --quiet --memory".split(' '))
+            .args([memory, "--stats"])
+            .arg(&stats)
+            .arg("--")
+            .arg(binary())
+            .args(program.split(' '))
+            .arg(passes)
+            .timeout(60);
+        let text = job.run().succeeded().text();
+        (text, Stats::read(&stats))
+    };
+    let (text, found) = run("64M", "1");
+    assert!(text.contains("\"pages\":8192"), "{text}");
     assert_eq!(found.count("swap_in_bytes"), 0);
+    assert_eq!(found.count("file_dropped_bytes"), 0, "all of it fits");
     let read = found.count("file_in_bytes");
     assert!(read >= 32 * MIB, "{read}");
     let (hits, ahead) = (
@@ -256,6 +258,11 @@ fn on_a_slow_file_system() {
         hits > 0 && hits <= ahead && ahead * 4096 <= read,
         "{hits} of {ahead}"
     );
+    let (text, found) = run("24M", "2");
+    assert!(text.contains("\"pages\":16384"), "{text}");
+    let [read, dropped] = ["file_in_bytes", "file_dropped_bytes"].map(|key| found.count(key));
+    assert!(read >= 40 * MIB, "a quarter does not fit: {read}");
+    assert!(dropped >= 8 * MIB && dropped <= read, "{dropped} of {read}");
     std::fs::remove_file(&stats).expect("the statistics");
     let left = std::fs::read_dir(scratch.path()).expect("a folder");
     assert_eq!(left.count(), 0, "the place of the mount is still there");

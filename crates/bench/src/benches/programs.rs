@@ -83,7 +83,10 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     } else {
         (vec![own(args)], Vec::new())
     };
-    if chosen.is_empty() && missing.is_empty() {
+    if chosen.is_empty() && !missing.is_empty() {
+        bail!("no program of --rows is installed: {}", missing.join("; "));
+    }
+    if chosen.is_empty() {
         let names: Vec<_> = programs::names().collect();
         bail!(
             "--rows {}: no program has a name that contains it; the names are: {}",
@@ -94,11 +97,11 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     let runners = runners(args);
     let progress =
         Progress::over(chosen.len() as u64 * (1 + u64::from(turns) * runners.len() as u64));
-    let mut report = new_report("programs", String::new(), session, Value::Null);
-    let mut limits = BTreeMap::new();
+    let (mut limits, mut rows) = (BTreeMap::new(), Vec::new());
     let (mut to_kernel, mut to_best) = (Vec::new(), Vec::new());
     for program in &chosen {
         progress.say(&format!("{}, without a limit", program.name));
+        session.timeout = args.timeout.map(Duration::from_secs);
         let bare = bare(program, session, &progress)?;
         progress.step();
         session.limit = args
@@ -125,15 +128,17 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
         );
         for (runner, runs) in runners.iter().zip(runs) {
             let row = format!("{name}: {}", runner.name());
-            report.peers.push(match runs.ended {
+            rows.push(match runs.ended {
                 Some(why) => PeerReport::not_run(row, why),
                 None => PeerReport::new(row, runs.turns, runs.details),
             });
         }
     }
-    report.title = format!("programs at a part of their memory, medians of {turns} turns");
-    report.parameters = json!({ "programs": limits, "part": part, "turns": turns,
+    let title = format!("programs at a part of their memory, medians of {turns} turns");
+    let parameters = json!({ "programs": limits, "part": part, "turns": turns,
         "run_options": session.foreswap.more });
+    let mut report = new_report("programs", title, session, parameters);
+    report.peers = rows;
     report
         .notes
         .push("the outputs of all runs of a program were equal".to_owned());
@@ -171,7 +176,8 @@ fn runners(args: &BenchArgs) -> Vec<Runner> {
     .map(plain)
     .collect();
     // A user who gives options wants to see these, and no others.
-    if args.run_options.is_empty() && args.readahead.is_none() {
+    if args.runner == PeerName::Foreswap && args.run_options.is_empty() && args.readahead.is_none()
+    {
         let others = OPTIONS.iter().map(|words| Runner {
             peer: PeerName::Foreswap,
             options: words.iter().map(|word| (*word).to_owned()).collect(),
@@ -182,7 +188,6 @@ fn runners(args: &BenchArgs) -> Vec<Runner> {
 }
 
 fn bare(program: &Program, session: &mut Session, progress: &Progress) -> anyhow::Result<Bare> {
-    session.timeout = None;
     let turn = session.turn(PeerName::Bare, &program.command, Counting::Whole, progress);
     let turn = turn.with_context(|| format!("{} failed without a limit", program.name))?;
     Ok(Bare {
@@ -278,10 +283,18 @@ fn medians<'a>(runners: &'a [Runner], runs: &[Runs]) -> Vec<(&'a Runner, Option<
     runners.iter().zip(runs.iter().map(median)).collect()
 }
 
-/// The time of the first runner over the least of those that `count`.
+/// The time of foreswap over the least of those of the other runners that `count`, or its own if that is less: infinite if
+/// foreswap alone was ended.
 fn over(medians: &[(&Runner, Option<f64>)], count: fn(&Runner) -> bool) -> Option<f64> {
-    let first = medians.first()?.1?;
-    let others = medians.iter().filter(|(runner, _)| count(runner));
+    let (first, others) = medians.split_first()?;
+    let counted: Vec<_> = others.iter().filter(|(runner, _)| count(runner)).collect();
+    if !is_foreswap(first.0) || counted.is_empty() {
+        return None;
+    }
+    let others = counted
+        .into_iter()
+        .chain(Some(first).filter(|(runner, _)| count(runner)));
+    let first = first.1.unwrap_or(f64::INFINITY);
     let least = others
         .filter_map(|(_, time)| *time)
         .min_by(f64::total_cmp)?;
@@ -340,6 +353,10 @@ mod tests {
             ]
         );
         assert_eq!(
+            runners_of("programs --runner kernel --against foreswap"),
+            ["kernel", "foreswap"]
+        );
+        assert_eq!(
             runners_of("programs --against kernel --run-option=--thp=always"),
             ["foreswap", "kernel"]
         );
@@ -367,7 +384,12 @@ mod tests {
         let medians = medians(&runners, &runs);
         assert_eq!(over(&medians, is_kernel), Some(0.75));
         assert_eq!(over(&medians, is_foreswap), Some(1.2));
-        let none = [(&runners[0], None), (&runners[3], Some(1.0))];
-        assert_eq!(over(&none, is_kernel), None);
+        let ended = [(&runners[0], None), (&runners[3], Some(1.0))];
+        assert_eq!(over(&ended, is_kernel), Some(f64::INFINITY), "the worst");
+        assert_eq!(over(&ended, is_foreswap), None, "there is no other");
+        let neither = [(&runners[0], Some(1.0)), (&runners[3], None)];
+        assert_eq!(over(&neither, is_kernel), None);
+        let kernel_first = [(&runners[3], Some(1.0)), (&runners[0], Some(2.0))];
+        assert_eq!(over(&kernel_first, is_foreswap), None);
     }
 }

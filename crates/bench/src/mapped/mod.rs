@@ -8,7 +8,8 @@ mod order;
 
 use std::fs::File;
 use std::io::Read as _;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt as _;
+use std::process::{ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
@@ -21,6 +22,7 @@ use crate::args::{MappedArgs, SlowFileArgs};
 use crate::files::PAGE;
 use crate::interrupt;
 use crate::output::put_json;
+use crate::peer::end;
 use crate::usemem::{Draw, Region};
 pub use order::{Kind, Order};
 
@@ -123,6 +125,10 @@ pub fn main(args: &MappedArgs) -> anyhow::Result<ExitCode> {
     );
     let order = Order::new(args.order, pages, tensor, args.seed);
     let count = order.count();
+    ensure!(
+        count > 0,
+        "{path} has {pages} pages, fewer than one tensor (--tensor) of {tensor}"
+    );
     let mut hot = Hot::new(args.hot, args.seed, count * args.passes / BESIDE)?;
     let start = Instant::now();
     if args.first {
@@ -185,12 +191,15 @@ pub fn slow_file(args: &SlowFileArgs) -> anyhow::Result<ExitCode> {
         ..Slowness::default()
     };
     let directory = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let mount = mount::SlowMount::new(&directory, args.bytes, slowness)?;
+    // Before there is anything to undo.
     interrupt::watch();
+    let mount = mount::SlowMount::new(&directory, args.bytes, slowness)?;
     let (program, words) = args.command.split_first().context("no command")?;
     let mut child = std::process::Command::new(program)
         .args(words)
         .arg(mount.path())
+        .stdin(Stdio::null())
+        .process_group(0)
         .spawn()
         .with_context(|| format!("cannot start {program}"))?;
     loop {
@@ -199,8 +208,7 @@ pub fn slow_file(args: &SlowFileArgs) -> anyhow::Result<ExitCode> {
         }
         if let Err(interrupted) = interrupt::pause(LOOK_FOR_END) {
             // The mount cannot go while the command has it open.
-            child.kill()?;
-            child.wait()?;
+            end(&mut child)?;
             return Ok(interrupted.exit_code());
         }
     }

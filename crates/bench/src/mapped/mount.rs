@@ -26,9 +26,12 @@ use fuser::{
 };
 
 use crate::files::{PAGE, number_pages, pattern};
+use crate::system::swap;
 
 /// The name of the file.
 const NAME: &str = "slow.mapped";
+/// What the names of folders end with.
+const SUFFIX: &str = ".slow";
 const FILE: INodeNo = INodeNo(2);
 /// Bytes of the largest request.
 const REQUEST: usize = 1 << 20;
@@ -56,7 +59,11 @@ impl SlowMount {
             slowness.bandwidth
         );
         own_namespace().context("no mount namespace of its own (it needs root)")?;
-        let name = format!("foreswap-bench-{}.slow", std::process::id());
+        for folder in swap::left_behind(directory, SUFFIX) {
+            // Only an empty one: nothing is mounted there.
+            let _ = std::fs::remove_dir(folder);
+        }
+        let name = format!("foreswap-bench-{}{SUFFIX}", std::process::id());
         let directory = directory.join(name);
         std::fs::create_dir(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
@@ -196,7 +203,7 @@ impl Server {
 
 /// Answers requests when they are due, until the server is gone.
 fn answer(due: &Receiver<Late>) {
-    let mut pages = pattern(REQUEST);
+    let mut pages = pattern(PAGE).repeat(REQUEST / PAGE);
     for late in due {
         std::thread::sleep(late.due.saturating_duration_since(Instant::now()));
         let pages = &mut pages[..late.bytes];

@@ -2,7 +2,8 @@
 //! command while it runs ([`Talk`]), for example at moments at which the command pauses to be measured
 //! ([`run_marked`]).
 //!
-//! The child dies with us, can start inside a cgroup, and is killed (by its process id) when a signal asks us to end.
+//! The child dies with us, can start inside a cgroup, and leads a process group of its own, which is ended with it when it
+//! takes too long or a signal asks us to end: a shell alone would leave what it runs behind.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -108,7 +109,8 @@ fn start_child(
         .args(arguments)
         .stdin(stdin)
         .stdout(stdout)
-        .stderr(errors.try_clone()?);
+        .stderr(errors.try_clone()?)
+        .process_group(0);
     let us = std::process::id();
     // SAFETY: the closure only makes system calls, as is allowed after a fork.
     unsafe { starting.pre_exec(move || before_exec(us, door.as_ref())) };
@@ -299,18 +301,31 @@ fn readable(fd: Option<RawFd>, ms: libc::c_int) -> bool {
     unsafe { libc::poll(&mut polled, 1, ms) > 0 }
 }
 
-fn end(child: &mut Child) -> io::Result<()> {
-    // SAFETY: a signal to a child that is not waited for, so its id is still its own.
-    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+/// Ends the group that `child` leads: by SIGTERM, and whoever is left by SIGKILL. Waits for the child.
+pub fn end(child: &mut Child) -> io::Result<()> {
+    let group = -(child.id() as libc::pid_t);
+    // SAFETY: a signal to the group of a child that is not waited for, so the id is still its own.
+    unsafe { libc::kill(group, libc::SIGTERM) };
     let start = Instant::now();
-    while start.elapsed() < GRACE {
-        if child.try_wait()?.is_some() {
-            return Ok(());
-        }
+    while start.elapsed() < GRACE && !has_ended(child)? {
         std::thread::sleep(Duration::from_millis(5));
     }
-    child.kill()?;
+    // SAFETY: as above. The group may outlive its leader.
+    unsafe { libc::kill(group, libc::SIGKILL) };
     child.wait().map(drop)
+}
+
+/// Whether the child has ended; it is still to be waited for.
+fn has_ended(child: &Child) -> io::Result<bool> {
+    // SAFETY: plain integers and pointers that are not followed, for which zero is a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: our child; the place is ours.
+    match unsafe { libc::waitid(libc::P_PID, child.id(), &raw mut info, flags) } {
+        // SAFETY: written by the call, or zero.
+        0 => Ok(unsafe { info.si_pid() } != 0),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn memory_file() -> io::Result<File> {

@@ -23,7 +23,7 @@ pub use foreswap::ForeswapOptions;
 pub use kernel::Kernels;
 use kernel::{Kind, Place};
 
-pub use child::TimedOut;
+pub use child::{TimedOut, end};
 
 /// Figures by name, in base units (bytes, nanoseconds, pages, ratios).
 pub type Figures = BTreeMap<String, f64>;

@@ -13,6 +13,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 
+use crate::system::swap;
+
 /// A program and its job.
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -34,62 +36,62 @@ struct Job {
 
 const JOBS: [Job; 13] = [
     Job {
-        name: "python, dictionaries",
+        name: "python: dictionaries",
         line: "exec python3 \"$1\"/dicts.py",
         check: "python3 -c 'import json'",
         remedy: "apt install python3",
     },
     Job {
-        name: "python, dictionaries, jemalloc",
+        name: "python: dictionaries with jemalloc",
         line: "LD_PRELOAD=\"libjemalloc.so.2${LD_PRELOAD:+:$LD_PRELOAD}\" exec python3 \"$1\"/dicts.py",
         // The loader only warns of an object that it does not find.
         check: "python3 -c 'import ctypes; ctypes.CDLL(\"libjemalloc.so.2\")'",
         remedy: "apt install python3 libjemalloc2",
     },
     Job {
-        name: "python, SQLite in memory",
+        name: "python: SQLite in memory",
         line: "exec python3 \"$1\"/sqlite.py",
         check: "python3 -c 'import sqlite3'",
         remedy: "apt install python3",
     },
     Job {
-        name: "python, Polars",
+        name: "python: Polars",
         line: "exec \"$2\" \"$1\"/frames.py",
         check: "\"$2\" -c 'import numpy, polars'",
         remedy: "pip install polars numpy, and name that Python by --python",
     },
     Job {
-        name: "perl, hashes",
+        name: "perl: hashes",
         line: "exec perl \"$1\"/table.pl",
         check: "perl -MDigest::SHA -e 1",
         remedy: "apt install perl",
     },
     Job {
-        name: "ruby, compaction",
+        name: "ruby: compaction",
         line: "exec ruby \"$1\"/compact.rb",
         check: "ruby -rdigest -e 'GC.compact'",
         remedy: "apt install ruby",
     },
     Job {
-        name: "node, objects",
+        name: "node: objects",
         line: "exec node \"$1\"/objects.js",
         check: "node -e 1",
         remedy: "apt install nodejs",
     },
     Job {
-        name: "R, data frames",
+        name: "R: data frames",
         line: "exec Rscript --vanilla \"$1\"/frames.R",
         check: "Rscript -e 1",
         remedy: "apt install r-base-core",
     },
     Job {
-        name: "lua, tables",
+        name: "lua: tables",
         line: "exec lua5.4 \"$1\"/tables.lua",
         check: "lua5.4 -v",
         remedy: "apt install lua5.4",
     },
     Job {
-        name: "g++, templates",
+        name: "g++: templates",
         line: "g++ -std=c++20 -O2 -S -o - \"$1\"/templates.cc | sha256sum",
         check: "g++ --version",
         remedy: "apt install g++",
@@ -107,7 +109,7 @@ const JOBS: [Job; 13] = [
         remedy: "apt install coreutils",
     },
     Job {
-        name: "jq, group by",
+        name: "jq: group by",
         line: "jq --compact-output 'group_by(.group) | map([.[0].group, length, (map(.value) | add)])' \"$1\"/json | sha256sum",
         check: "jq --version",
         remedy: "apt install jq",
@@ -129,6 +131,8 @@ const SOURCES: [(&str, &str); 9] = [
 const LINES: u64 = 1_600_000;
 const OBJECTS: u64 = 220_000;
 
+const SUFFIX: &str = "-programs";
+
 /// The folder of the jobs' sources and inputs, removed on drop.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
@@ -136,7 +140,10 @@ pub struct Folder(PathBuf);
 impl Folder {
     /// Writes all of it below `directory`.
     pub fn make(directory: &Path) -> anyhow::Result<Self> {
-        let path = directory.join(format!("foreswap-bench-{}-programs", std::process::id()));
+        for folder in swap::left_behind(directory, SUFFIX) {
+            let _ = fs::remove_dir_all(folder);
+        }
+        let path = directory.join(format!("foreswap-bench-{}{SUFFIX}", std::process::id()));
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let folder = Self(path);
         for (name, text) in SOURCES {

@@ -113,25 +113,48 @@ pub fn active() -> Vec<PathBuf> {
 /// Removes swap files of benches that were killed before a reboot, which no note names any more.
 pub fn sweep(directory: &Path) {
     let active = active();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| {
-            name.strip_prefix(PREFIX)?
-                .strip_suffix(SUFFIX)?
-                .parse::<u32>()
-                .ok()
-        });
-        let Some(pid) = pid else { continue };
-        let alive = Path::new("/proc").join(pid.to_string()).exists();
-        if !alive && !active.contains(&entry.path()) {
-            let _ = fs::remove_file(entry.path());
+    for file in left_behind(directory, SUFFIX) {
+        if !active.contains(&file) {
+            let _ = fs::remove_file(file);
         }
     }
+}
+
+/// What killed benches have left in `directory`, with names that end so.
+pub fn left_behind(directory: &Path, suffix: &str) -> Vec<PathBuf> {
+    let is_left = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let pid = name.and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(suffix));
+        pid.and_then(|pid| pid.parse::<u32>().ok())
+            .is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+    };
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(is_left).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_dead_have_left_is_found_by_their_names() {
+        let folder = std::env::temp_dir().join(format!("left-behind-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let own = format!("{PREFIX}{}-programs", std::process::id());
+        // Larger than any pid.
+        for name in [
+            "foreswap-bench-4999999-programs",
+            "foreswap-bench-x-programs",
+            &own,
+        ] {
+            fs::create_dir(folder.join(name)).unwrap();
+        }
+        let found = left_behind(&folder, "-programs");
+        let none = left_behind(&folder, SUFFIX);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, [folder.join("foreswap-bench-4999999-programs")]);
+        assert!(none.is_empty());
+    }
 
     #[test]
     fn the_header_is_what_mkswap_writes() {
