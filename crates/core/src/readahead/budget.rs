@@ -12,8 +12,9 @@ const WORTHWHILE: (u32, u32) = (32, 128);
 const WORTHWHILE_PART: u32 = 32;
 /// Readahead plans for this many quarters of its frames: the others hold pages of streams that have stopped.
 const QUARTERS: u32 = 3;
-/// The part of all clusters, and of all memory that is in use or free, that may hold readahead. More memory is taken from the working set:
-/// a quarter costs a program of many small objects 3 to 17 % more time, and gains scans nothing (docs/HEURISTICS.md).
+/// The part of all clusters, and of all memory that is in use or free, that may hold readahead. More memory is taken from
+/// the working set: a quarter costs a program of many small objects 3 to 17 % more time, and gains scans 10 % in
+/// compressed memory and nothing elsewhere (docs/HEURISTICS.md).
 const UNITS_PART: u32 = 2;
 const MEMORY_PART: u64 = 8;
 

@@ -35,8 +35,26 @@ struct Job {
 
 #[derive(Debug, Default)]
 struct Jobs {
+    /// Reads that a thread waits for, which go first, and the others; each in the order in which they came.
+    awaited: VecDeque<Job>,
     queue: VecDeque<Job>,
     closed: bool,
+}
+
+impl Jobs {
+    fn next(&mut self) -> Option<Job> {
+        self.awaited.pop_front().or_else(|| self.queue.pop_front())
+    }
+
+    fn take_all(&mut self) -> VecDeque<Job> {
+        let mut all = std::mem::take(&mut self.awaited);
+        all.append(&mut self.queue);
+        all
+    }
+
+    fn are_none(&self) -> bool {
+        self.awaited.is_empty() && self.queue.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -90,7 +108,7 @@ impl Ring {
         let job = Job { file, span, done };
         let mut jobs = self.shared.jobs();
         if awaited {
-            jobs.queue.push_front(job);
+            jobs.awaited.push_back(job);
         } else {
             jobs.queue.push_back(job);
         }
@@ -177,7 +195,7 @@ impl Worker<'_> {
         while let Some(token) = self.idle.pop() {
             let (job, closed) = {
                 let mut jobs = self.shared.jobs();
-                (jobs.queue.pop_front(), jobs.closed)
+                (jobs.next(), jobs.closed)
             };
             let Some(job) = job else {
                 self.idle.push(token);
@@ -222,8 +240,7 @@ impl Worker<'_> {
         self.shared.sleeps.store(true, Ordering::SeqCst);
         let has_work = {
             let jobs = self.shared.jobs();
-            !self.idle.is_empty() && !jobs.queue.is_empty()
-                || jobs.closed && self.io.in_flight() == 0
+            !self.idle.is_empty() && !jobs.are_none() || jobs.closed && self.io.in_flight() == 0
         };
         if !has_work && !self.io.has_ended() {
             // SAFETY: the backend lives as long as the poll.
@@ -247,7 +264,7 @@ fn refuse_all(shared: &Shared, reason: &str) {
         shared.sleeps.store(true, Ordering::SeqCst);
         let (jobs, closed) = {
             let mut jobs = shared.jobs();
-            (std::mem::take(&mut jobs.queue), jobs.closed)
+            (jobs.take_all(), jobs.closed)
         };
         if jobs.is_empty() && !closed {
             let mut fds = [PollFd::new(&shared.bell, PollFlags::IN)];
