@@ -425,6 +425,7 @@ fn absolute(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use foreswap::ledger::ReadaheadPolicy;
 
     #[test]
     fn the_definition_is_sound() {
