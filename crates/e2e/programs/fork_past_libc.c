@@ -262,11 +262,120 @@ static void nobody_is_told(void)
     child_was_right(pid, "a child past the C library");
 }
 
+#define PART (16 * MIB)
+#define NEED 80
+
+/* A child past the C library, of which nobody is told: each word is what it was, or not there. */
+static void no_wrong_word(char *p, size_t bytes, uint64_t seed, const char *what)
+{
+    static int turn;
+    fflush(stdout);
+    pid_t pid = ways[turn++ % 3]();
+    CHECK(pid >= 0, "a fork");
+    if (pid == 0)
+        ends(wrong_words(p, 0, bytes, seed) ? 91 : 0);
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid, "waitpid");
+    CHECK(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV), "%s: status %#x", what, status);
+}
+
+/* A child by the C library, which has all, and whose own children past the C library have no wrong word either. */
+static void child_has_it(char *p, size_t bytes, uint64_t seed, const char *what)
+{
+    pid_t pid = forked();
+    if (pid == 0) {
+        no_wrong_word(p, bytes, seed, "a child of a child");
+        VERIFY(p, bytes, seed, what);
+        press(NEED);
+        no_wrong_word(p, bytes, seed, "a child of a child under pressure");
+        VERIFY(p, bytes, seed, what);
+        _exit(0);
+    }
+    child_was_right(pid, what);
+}
+
+static void child_has_not(char *p, size_t bytes, const char *what)
+{
+    pid_t pid = forked();
+    if (pid == 0)
+        _exit(msync(p, bytes, MS_ASYNC) != 0 && errno == ENOMEM ? 0 : 91);
+    child_was_right(pid, what);
+}
+
+/* Without CAP_SYS_PTRACE. */
+static void no_child_reads_zeros(void)
+{
+    char *p = swapped_memory(PART, 60, NEED);
+    no_wrong_word(p, PART, 60, "swapped memory");
+    child_has_it(p, PART, 60, "a child");
+    no_wrong_word(p, PART, 60, "after a fork");
+
+    char *q = mremap(p, PART, 2 * PART, MREMAP_MAYMOVE);
+    CHECK(q != MAP_FAILED, "mremap");
+    no_wrong_word(q, PART, 60, "memory that moved");
+    child_has_it(q, PART, 60, "a child with memory that moved");
+    if (q != p) {
+        p = mmap(p, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        fill(p, PART, 61);
+        press(NEED);
+        no_wrong_word(p, PART, 61, "memory at an old place");
+        child_has_it(p, PART, 61, "a child with memory at an old place");
+        CHECK(munmap(p, PART) == 0, "munmap");
+    }
+
+    for (size_t at = 0; at < PART; at += 8 * MIB)
+        CHECK(mprotect(q + at, 4 * MIB, PROT_NONE) == 0, "mprotect");
+    press(NEED);
+    for (size_t at = 0; at < PART; at += 8 * MIB)
+        CHECK(mprotect(q + at, 4 * MIB, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    no_wrong_word(q, PART, 60, "memory that was protected");
+    child_has_it(q, PART, 60, "a child with memory that was protected");
+
+    char *left = mremap(q, PART, PART, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+    if (left != MAP_FAILED) {
+        no_wrong_word(left, PART, 60, "memory that left a place");
+        pid_t pid = forked();
+        if (pid == 0) {
+            for (size_t at = 0; at < PART; at += PAGE)
+                if (q[at])
+                    _exit(91);
+            VERIFY(left, PART, 60, "memory that left a place");
+            _exit(0);
+        }
+        child_was_right(pid, "a child with a place that memory left");
+    }
+}
+
+/* Memory that the program keeps from its children itself: before it is managed, and once it is swapped out. */
+static void own_advice(void)
+{
+    char *early = map(PART), *late = swapped_memory(PART, 71, NEED);
+    CHECK(madvise(early, PART, MADV_DONTFORK) == 0, "advice");
+    fill(early, PART, 70);
+    press(NEED);
+    child_has_not(early, PART, "a child without memory");
+    child_has_it(late, PART, 71, "a child");
+
+    char *half = late + PART / 2;
+    fill(half, PART / 2, 72);
+    press(NEED);
+    CHECK(madvise(half, PART / 2, MADV_DONTFORK) == 0, "advice");
+    child_has_not(half, PART / 2, "a child without half of it");
+    child_has_it(late, PART / 2, 71, "a child with the other half");
+
+    CHECK(madvise(early, PART, MADV_DOFORK) == 0 && madvise(half, PART / 2, MADV_DOFORK) == 0, "advice");
+    no_wrong_word(early, PART, 70, "memory that children may have");
+    no_wrong_word(half, PART / 2, 72, "the half that children may have");
+    child_has_it(early, PART, 70, "a child that may have the memory");
+    child_has_it(half, PART / 2, 72, "a child that may have the half");
+}
+
 static const struct part parts[] = {
     {"reads_and_writes", reads_and_writes}, {"moves", moves},
     {"children_of_children", children_of_children}, {"parent_leaves", parent_leaves},
     {"many", many}, {"beside_moves", beside_moves}, {"engine_is_killed", engine_is_killed},
-    {"nobody_is_told", nobody_is_told},
+    {"nobody_is_told", nobody_is_told}, {"no_child_reads_zeros", no_child_reads_zeros},
+    {"own_advice", own_advice},
 };
 
 int main(int argc, char **argv)

@@ -486,6 +486,8 @@ fn is_advice(advice: c_int) -> bool {
             | libc::MADV_WILLNEED
             | libc::MADV_COLD
             | libc::MADV_PAGEOUT
+            | libc::MADV_DONTFORK
+            | libc::MADV_DOFORK
     )
 }
 
@@ -495,7 +497,10 @@ fn remember(advice: c_int) {
     if advice == libc::MADV_NOHUGEPAGE {
         PROGRAM.no_huge.store(true, SeqCst);
     }
-    if matches!(advice, libc::MADV_RANDOM | libc::MADV_SEQUENTIAL) {
+    if matches!(
+        advice,
+        libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_DONTFORK
+    ) {
         PROGRAM.hints.store(true, SeqCst);
     }
 }

@@ -168,8 +168,8 @@ fn granted(facts: &PermissionFacts) -> Check {
         Check::note(
             "userfaultfd",
             format!("permitted, {way}; without CAP_SYS_PTRACE"),
-            "A child that a program forks past the C library (inline assembly) reads zeros for \
-             swapped pages. Ordinary forks are complete.",
+            "A child that a program forks past the C library (inline assembly) does not have memory of \
+             which pages are swapped out, and gets SIGSEGV there. Ordinary forks are complete.",
         )
     };
     with_facts(check, facts)
@@ -387,7 +387,7 @@ mod tests {
         };
         let check = only(&without, &ordinary());
         assert_eq!(check.verdict, Verdict::Note);
-        assert!(check.remedies.is_empty() && check.why.contains("zeros"));
+        assert!(check.remedies.is_empty() && check.why.contains("SIGSEGV"));
     }
 
     #[test]

@@ -33,6 +33,11 @@ impl Pager {
             return 0;
         };
         let range = adopt::pages(start as usize, end);
+        match i32::try_from(number) {
+            Ok(libc::MADV_DONTFORK) => self.w.on_fork_advice(&range, true),
+            Ok(libc::MADV_DOFORK) => self.w.on_fork_advice(&range, false),
+            _ => {}
+        }
         if let Some(advice) = meaning(number) {
             self.mm.advise(&mut self.w, &range, advice);
         }
@@ -47,6 +52,9 @@ impl Pager {
         // Without the map the program loses its hints, not its memory.
         for (range, number) in maps::hints().unwrap_or_default() {
             self.on_advice(range.start as u64, range.len() as u64, u64::from(number));
+        }
+        for range in maps::kept_from_children().unwrap_or_default() {
+            self.w.on_found_kept(&super::boot::pages_of(&range));
         }
     }
 }

@@ -205,6 +205,7 @@ impl Pager {
         let bytes = bytes_of(range);
         // Not registered, it is replaced without an event, which only this thread could read.
         let registered = self.w.program.unregister(bytes.start, bytes.len());
+        self.w.kept.forget(range);
         self.w.record(|to| to.change(SeenKind::Unmap, range));
         self.mm.unmap(&mut self.w, range);
         let mut all = self.w.files.all.iter();

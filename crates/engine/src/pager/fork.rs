@@ -95,6 +95,8 @@ impl Pager {
     }
 
     fn let_fork(&mut self, slot: SlotIndex, words: [u64; 4]) {
+        let regions = self.mm.regions().map(|vma| vma.range.clone());
+        self.w.give_to_child(regions);
         self.fork_seen = false;
         handover::expect_child(self.program.board.load(Relaxed));
         self.answer(slot, words);
@@ -145,6 +147,7 @@ impl Pager {
         }
         let child = self.child.take();
         let next = self.hold.release();
+        self.w.give_no_more();
         self.mm.release();
         self.w.account.end_fork();
         self.on_shared_anew();

@@ -55,6 +55,9 @@ pub(super) fn inherit(
             }
         }
     }
+    if snapshot.has_pages() {
+        w.keep_inherited(&regions);
+    }
     for region in &regions {
         w.record(|to| to.change(SeenKind::Map, region));
         pager.mm.adopt(w, region.clone(), &[]);

@@ -20,6 +20,7 @@ use foreswap_store::ring::Uring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
+use rustix::mm::Advice;
 
 use super::adopt::pages;
 use super::boot::bytes_of;
@@ -28,7 +29,7 @@ use super::copying::Copying;
 use super::guests::{Child, Needed};
 use super::moves::{Move, Overdue};
 use super::snapshot::Snapshot;
-use super::world::now;
+use super::world::{kept, now};
 use super::{SETTLES, handover, space};
 use crate::ledger::protocol::Client;
 use crate::program::{Program, request, state};
@@ -147,7 +148,7 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
             keeper.keep(&[uffd.as_raw_fd(), quiet.as_raw_fd()]).ok()?;
             ring = Some(keeper);
         }
-        if register(&uffd, &regions).is_none() {
+        if register(&uffd, &regions, snapshot.has_pages()).is_none() {
             // The ring may keep it for a moment longer.
             for bytes in regions.iter().map(bytes_of) {
                 let _ = uffd.unregister(bytes.start, bytes.len());
@@ -195,12 +196,20 @@ pub(super) fn open_uffd() -> Result<Uffd, UffdError> {
     opened.map_or_else(|| Uffd::open(Features::NEEDED), Ok)
 }
 
-/// Registers the present parts of `regions`. INVAL: memory of a kind that was never managed.
-fn register(uffd: &Uffd, regions: &[PageRange]) -> Option<()> {
+/// Registers the present parts of `regions`, of which pages are absent if `lacks`. INVAL: memory of a kind that was never
+/// managed.
+fn register(uffd: &Uffd, regions: &[PageRange], lacks: bool) -> Option<()> {
+    let is_kept = lacks && !uffd.features().contains(Features::EVENT_FORK);
     space::each_part(
         regions.iter().cloned(),
-        |bytes| once_it_is_free(|| uffd.register_missing(bytes.start, bytes.len())),
-        |error| *error != Errno::INVAL,
+        |bytes| {
+            once_it_is_free(|| uffd.register_missing(bytes.start, bytes.len()))?;
+            if is_kept {
+                kept::advise(&pages(bytes.start, bytes.end), Advice::LinuxDontFork);
+            }
+            Ok(())
+        },
+        |error: &Errno| *error != Errno::INVAL,
     )
     .ok()
 }

@@ -41,6 +41,7 @@ impl Pager {
             if self.w.program.unregister(at.start, at.len()).is_err() {
                 return false;
             }
+            self.w.let_children_have(&part);
             self.w.record(|to| to.change(SeenKind::Unmap, &part));
             self.mm.unmap(&mut self.w, &part);
         }

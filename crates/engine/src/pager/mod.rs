@@ -414,6 +414,7 @@ impl Pager {
             to,
         };
         self.w.move_in_snapshot(&moved);
+        self.w.kept.moves(&moved);
         self.note_move(moved);
         self.w.record(|record| {
             record.moves(from, to);
@@ -425,6 +426,7 @@ impl Pager {
     fn on_unmap(&mut self, range: PageRange) {
         for part in self.overdue.rest_of(range) {
             self.w.forget_in_snapshot(&part);
+            self.w.kept.forget(&part);
             self.w.record(|to| to.change(SeenKind::Unmap, &part));
             self.note_unmapped(&part);
             self.mm.unmap(&mut self.w, &part);

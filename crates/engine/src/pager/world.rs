@@ -2,6 +2,7 @@
 //!
 //! This module translates the core's calls. Its only decisions concern the memory of lent frames (`lent`).
 
+pub(super) mod kept;
 mod lent;
 mod mmu;
 mod protection;
@@ -29,6 +30,7 @@ use super::unshare::Unsharer;
 use crate::ledger::protocol::Client;
 use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
 use crate::sys::uffd::Uffd;
+pub use kept::Kept;
 pub use lent::Lent;
 use protection::Unusual;
 
@@ -51,6 +53,8 @@ pub struct Linux {
     pub arena: Arena,
     /// The frames whose memory may be lent to the kernel.
     pub lent: Lent,
+    /// The memory that is kept from children.
+    pub kept: Kept,
     /// The source and destination of huge pages.
     pub huge: Huge,
     /// The ring or the pool, and the RAM areas.
@@ -144,6 +148,7 @@ impl Linux {
             arena,
             trash,
             lent,
+            kept: Kept::default(),
             huge,
             io,
             ledger,

@@ -106,6 +106,12 @@ pub fn wiped_on_fork() -> Result<Vec<Range<usize>>, Errno> {
     Ok(parse_flag(&text, b"wf").collect())
 }
 
+/// The areas that fork children do not get (MADV_DONTFORK). As slow as [`wiped_on_fork`].
+pub fn kept_from_children() -> Result<Vec<Range<usize>>, Errno> {
+    let text = text_of(c"/proc/thread-self/smaps")?;
+    Ok(parse_flag(&text, b"dc").collect())
+}
+
 /// The ranges with a hint of the program (MADV_RANDOM, MADV_SEQUENTIAL), with the number of the advice. As slow as
 /// [`wiped_on_fork`].
 pub fn hints() -> Result<Vec<(Range<usize>, u32)>, Errno> {

@@ -103,18 +103,26 @@ const MOVE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
+    features: Features,
 }
 
 impl Uffd {
     /// The userfaultfd that a fork event brought ([`Event::Fork`]): for the memory of the child.
     pub const fn of_child(fd: OwnedFd) -> Self {
-        Self { fd }
+        let features = Features::NEEDED.union(Features::EVENT_FORK);
+        Self { fd, features }
+    }
+
+    /// The features that it was opened with.
+    pub const fn features(&self) -> Features {
+        self.features
     }
 
     /// Opens a userfaultfd with exactly `features`: by the device first, then by the system call.
     pub fn open(features: Features) -> Result<Self, UffdError> {
         let uffd = Self {
             fd: new_descriptor()?,
+            features,
         };
         match uffd.handshake(features) {
             Ok(_) => Ok(uffd),
@@ -123,6 +131,7 @@ impl Uffd {
                 // of all features.
                 let probe = Self {
                     fd: new_descriptor()?,
+                    features: Features::empty(),
                 };
                 let offered =
                     probe

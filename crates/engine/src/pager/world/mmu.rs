@@ -71,6 +71,9 @@ fn gone(done: Done) -> Done {
 
 impl Mmu for Linux {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
+        if !self.keep_from_children(page, n) {
+            return Done::stopped(0, Stop::Again);
+        }
         let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
         let mut done = self.move_between(from, to, page, to, n);
         if done.stop == Some(Stop::Absent) && self.program.mmap_changing() {
