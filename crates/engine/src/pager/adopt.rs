@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use foreswap_core::Outcome;
 use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, len};
 use foreswap_core::world::Mmu;
-use rangemap::RangeSet;
 
 use super::boot::pages_of;
 use super::huge;
@@ -152,13 +151,8 @@ impl Pager {
         if self.mm.has_huge_pages() && !self.program.no_huge.load(Relaxed) {
             huge::prefer(range);
         }
-        if self.w.kept.has_own() {
-            let all = pages_of(range);
-            let managed: RangeSet<Vpn> = self.mm.managed_in(&all).into_iter().collect();
-            for part in managed.gaps(&all) {
-                self.w.find_kept(&part);
-            }
-        }
+        let all = pages_of(range);
+        self.w.keep_managed(&all, || self.mm.managed_in(&all));
         self.manage(range);
     }
 

@@ -4,7 +4,7 @@
 //! memory was managed, are in the kernel's map. Only a program that gave hints pays for reading the map's long form,
 //! once.
 
-use foreswap_core::units::{PAGE_SIZE, len};
+use foreswap_core::units::{PAGE_SIZE, Vpn, len};
 use foreswap_core::{Advice, Hint};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -53,8 +53,6 @@ impl Pager {
         for (range, number) in maps::hints().unwrap_or_default() {
             self.on_advice(range.start as u64, range.len() as u64, u64::from(number));
         }
-        for range in maps::kept_from_children().unwrap_or_default() {
-            self.w.on_found_kept(&super::boot::pages_of(&range));
-        }
+        self.w.find_own(&(Vpn(0)..Vpn(u64::MAX)));
     }
 }

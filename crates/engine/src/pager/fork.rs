@@ -95,8 +95,7 @@ impl Pager {
     }
 
     fn let_fork(&mut self, slot: SlotIndex, words: [u64; 4]) {
-        let regions = self.mm.regions().map(|vma| vma.range.clone());
-        self.w.give_to_child(regions);
+        self.w.give_to_child();
         self.fork_seen = false;
         handover::expect_child(self.program.board.load(Relaxed));
         self.answer(slot, words);

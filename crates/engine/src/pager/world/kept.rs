@@ -1,13 +1,13 @@
 //! Memory that is kept from children, in a process whose forks the kernel does not report.
 //!
 //! The kernel reports each fork (UFFD_EVENT_FORK) to an engine with CAP_SYS_PTRACE, which then serves the child. Without
-//! that right, the child of a fork past the C library would find zeros for pages that are moved out. A mapping is
-//! therefore kept from children (MADV_DONTFORK) before its first page moves out: a touch by such a child raises SIGSEGV,
-//! and never gives a wrong byte. A fork by the C library asks the engine first, which gives all managed memory to
-//! children until that fork is over.
+//! that right, the child of a fork past the C library would find zeros for pages that are moved out. Before the first page
+//! moves out, all managed memory is therefore kept from children (MADV_DONTFORK), and so is what is managed later: a touch
+//! by such a child raises SIGSEGV, and never gives a wrong byte. A fork by the C library asks the engine first, which gives
+//! all managed memory to children until that fork is over.
 //!
-//! Whole mappings are marked, so that the kernel cuts none. The memory that the program itself keeps from children
-//! stays so.
+//! All of it is marked, because the kernel does not join mappings with different marks. The memory that the program itself
+//! keeps from children stays so.
 
 use std::ffi::c_void;
 
@@ -18,41 +18,35 @@ use rustix::mm::{Advice, madvise};
 use super::Linux;
 use crate::pager::boot::{bytes_of, pages_of};
 use crate::pager::moves::Move;
-use crate::sys::mapping_at::MappingAt;
 use crate::sys::maps;
 use crate::sys::uffd::Features;
 
 /// The memory that children do not get.
 #[derive(Default)]
 pub struct Kept {
-    /// The marked memory.
-    marked: RangeSet<Vpn>,
-    /// The memory that the program keeps from children itself, as far as it is managed.
+    /// Pages may be out: `managed` is marked.
+    is_on: bool,
+    /// The managed memory.
+    managed: RangeSet<Vpn>,
+    /// The memory that the program keeps from children itself. Where it is not managed, it may be gone.
     own: RangeSet<Vpn>,
-    /// A fork of the C library is in progress: its child gets the marked memory.
+    /// A fork of the C library is in progress: its child gets the managed memory.
     given: bool,
-    mapping_at: MappingAt,
 }
 
 impl Kept {
-    /// Whether the program keeps memory from children itself.
-    pub fn has_own(&self) -> bool {
-        !self.own.is_empty()
-    }
-
-    /// The memory in `range` is gone.
+    /// The managed memory in `range` is gone.
     pub fn forget(&mut self, range: &PageRange) {
         if !range.is_empty() {
-            self.marked.remove(range.clone());
+            self.managed.remove(range.clone());
             self.own.remove(range.clone());
         }
     }
 
-    /// Memory has moved. The kernel's marks moved with it; memory that stays at the old place (MREMAP_DONTUNMAP) has them
-    /// too, and is not managed any more.
+    /// Managed memory has moved, and the kernel's marks with it. Memory that stays at the old place (MREMAP_DONTUNMAP) has
+    /// them too, and is not managed any more.
     pub fn moves(&mut self, moved: &Move) {
-        let was_marked = self.marked.overlaps(&moved.from);
-        for set in [&mut self.marked, &mut self.own] {
+        for set in [&mut self.managed, &mut self.own] {
             let known: Vec<PageRange> = set.overlapping(&moved.from).cloned().collect();
             set.remove(moved.from.clone());
             set.remove(moved.target());
@@ -60,9 +54,22 @@ impl Kept {
                 set.extend(moved.after(&overlap(part, &moved.from)));
             }
         }
-        if was_marked {
+        if self.is_on {
             advise(&moved.from, Advice::LinuxDoFork);
         }
+    }
+
+    /// Marks the part of `range` that is managed.
+    fn mark(&self, range: &PageRange, advice: Advice) {
+        for managed in self.managed.overlapping(range) {
+            for part in self.own.gaps(&overlap(managed, range)) {
+                advise(&part, advice);
+            }
+        }
+    }
+
+    fn mark_all(&self, advice: Advice) {
+        self.mark(&(Vpn(0)..Vpn(u64::MAX)), advice);
     }
 }
 
@@ -72,91 +79,71 @@ impl Linux {
         !self.program.features().contains(Features::EVENT_FORK)
     }
 
-    /// Keeps `n` pages from `page` on from children; they are about to move out. False: the program changes its mappings
-    /// at this moment.
-    pub(super) fn keep_from_children(&mut self, page: Vpn, n: u32) -> bool {
-        if !self.misses_forks() {
+    /// Pages are about to move out. False: the program changes its mappings at this moment.
+    pub(super) fn keep_from_children(&mut self) -> bool {
+        if self.kept.is_on || !self.misses_forks() {
             return true;
         }
-        let (mut at, end) = (page, page.plus(n.into()));
-        while at < end {
-            let kept = &self.kept;
-            if let Some(known) = kept.marked.get(&at).or_else(|| kept.own.get(&at)) {
-                at = known.end;
-                continue;
-            }
-            let Some(mapping) = self.mapping_at(at) else {
-                // The move will find the same.
-                return true;
-            };
-            at = mapping.end;
-            if !self.kept.given {
-                advise(&mapping, Advice::LinuxDontFork);
-            }
-            if self.program.mmap_changing() {
-                // It may be another mapping at the same place.
-                advise(&mapping, Advice::LinuxDoFork);
-                return false;
-            }
-            self.kept.marked.insert(mapping);
+        if !self.kept.given {
+            self.kept.mark_all(Advice::LinuxDontFork);
         }
+        if self.program.mmap_changing() {
+            // Other memory may be in the place of some.
+            self.kept.mark_all(Advice::LinuxDoFork);
+            return false;
+        }
+        self.kept.is_on = true;
         true
     }
 
-    fn mapping_at(&mut self, page: Vpn) -> Option<PageRange> {
-        let address = page.address() as usize;
-        let found = self.kept.mapping_at.find(address);
-        let range = match found {
-            Some(mapping) => Some(mapping.range),
-            // The kernel may be older than the call.
-            None => {
-                let mappings = maps::read().ok()?.into_iter();
-                let mut ranges = mappings.map(|vma| vma.range());
-                ranges.find(|range| range.contains(&address))
+    /// `range` was registered, and is managed from now on. The program may have kept from children what was there before:
+    /// `known` is what was managed already.
+    pub fn keep_managed(&mut self, range: &PageRange, known: impl FnOnce() -> Vec<PageRange>) {
+        if range.is_empty() || !self.misses_forks() {
+            return;
+        }
+        if self.kept.own.overlaps(range) {
+            let known: RangeSet<Vpn> = known().into_iter().collect();
+            for new in known.gaps(range) {
+                self.kept.own.remove(new.clone());
+                self.find_own(&new);
             }
-        };
-        range.map(|range| pages_of(&range))
+        }
+        self.kept.managed.insert(range.clone());
+        if self.kept.is_on && !self.kept.given {
+            self.kept.mark(range, Advice::LinuxDontFork);
+        }
     }
 
-    /// `regions` are registered, and pages of them are out already.
+    /// `regions` are registered, and pages of them are out.
     pub fn keep_inherited(&mut self, regions: &[PageRange]) {
-        if self.misses_forks() {
-            for region in regions {
-                advise(region, Advice::LinuxDontFork);
-                self.kept.marked.insert(region.clone());
-            }
+        self.kept.is_on = self.misses_forks();
+        for region in regions {
+            self.keep_managed(region, Vec::new);
         }
     }
 
     /// `range` is not managed any more, and still there.
     pub fn let_children_have(&mut self, range: &PageRange) {
-        let marked: Vec<PageRange> = self.kept.marked.overlapping(range).cloned().collect();
-        for part in marked {
-            advise(&overlap(&part, range), Advice::LinuxDoFork);
+        if self.kept.is_on {
+            self.kept.mark(range, Advice::LinuxDoFork);
         }
         self.kept.forget(range);
     }
 
-    /// The C library forks, with these managed regions.
-    pub fn give_to_child(&mut self, regions: impl Iterator<Item = PageRange>) {
+    /// The C library forks.
+    pub fn give_to_child(&mut self) {
         self.kept.given = true;
-        if self.kept.marked.is_empty() {
-            return;
-        }
-        let all: RangeSet<Vpn> = regions.collect();
-        let own = self.kept.own.clone();
-        for region in all.iter() {
-            for part in own.gaps(region) {
-                advise(&part, Advice::LinuxDoFork);
-            }
+        if self.kept.is_on {
+            self.kept.mark_all(Advice::LinuxDoFork);
         }
     }
 
     /// That fork is over.
     pub fn give_no_more(&mut self) {
         self.kept.given = false;
-        for marked in self.kept.marked.iter() {
-            advise(marked, Advice::LinuxDontFork);
+        if self.kept.is_on {
+            self.kept.mark_all(Advice::LinuxDontFork);
         }
     }
 
@@ -169,38 +156,35 @@ impl Linux {
             self.kept.own.insert(range.clone());
             return;
         }
-        let own = self.kept.own.overlapping(range);
-        let own: Vec<PageRange> = own.map(|part| overlap(part, range)).collect();
         self.kept.own.remove(range.clone());
-        // Pages of it may be out.
-        self.kept.marked.extend(own);
-        if !self.kept.given {
-            let marked = self.kept.marked.overlapping(range);
-            marked.for_each(|part| advise(&overlap(part, range), Advice::LinuxDontFork));
+        if self.kept.is_on && !self.kept.given {
+            self.kept.mark(range, Advice::LinuxDontFork);
         }
     }
 
-    /// The kernel keeps `range` from children, as its map says.
-    pub fn on_found_kept(&mut self, range: &PageRange) {
-        let Kept { marked, own, .. } = &mut self.kept;
-        own.extend(marked.gaps(range));
-    }
-
-    /// `range` is about to be managed, and was not. What the program kept from children may have been replaced.
-    pub fn find_kept(&mut self, range: &PageRange) {
-        if range.is_empty() || !self.kept.own.overlaps(range) {
-            return;
-        }
-        self.kept.own.remove(range.clone());
+    /// Reads from the kernel's map what of `range` the program keeps from children.
+    pub fn find_own(&mut self, range: &PageRange) {
+        let Kept {
+            is_on,
+            managed,
+            own,
+            ..
+        } = &mut self.kept;
         for found in maps::kept_from_children().unwrap_or_default() {
             let part = overlap(&pages_of(&found), range);
-            if !part.is_empty() {
-                self.on_found_kept(&part);
+            if part.is_empty() {
+                continue;
+            }
+            match is_on {
+                // The engine's marks are in the map, too.
+                true => own.extend(managed.gaps(&part)),
+                false => own.insert(part),
             }
         }
     }
 }
 
+/// Gives `range` to children, or keeps it from them.
 pub fn advise(range: &PageRange, advice: Advice) {
     let bytes = bytes_of(range);
     // A part that is not mapped any more counts as an error after the rest was done.

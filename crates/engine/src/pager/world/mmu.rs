@@ -71,7 +71,7 @@ fn gone(done: Done) -> Done {
 
 impl Mmu for Linux {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
-        if !self.keep_from_children(page, n) {
+        if !self.keep_from_children() {
             return Done::stopped(0, Stop::Again);
         }
         let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
