@@ -252,14 +252,28 @@ impl Session {
         text
     }
 
-    /// Bytes of pages on an area, as the areas are listed.
+    /// This run, as `ps` lists it.
     #[track_caller]
-    fn used(&self, area: usize) -> u64 {
+    fn listed(&self) -> Value {
         let runs: Value = serde_json::from_str(&self.tell(&["ps", "--json"])).expect("JSON");
         let supervisor = self.running.pid().as_raw_nonzero().get();
         let runs = runs.as_array().expect("a list");
         let ours = runs.iter().find(|run| run["supervisor"] == supervisor);
-        let ours = ours.expect("our run is listed");
+        ours.expect("our run is listed").clone()
+    }
+
+    /// Bytes in memory of the only process.
+    #[track_caller]
+    fn resident(&self) -> u64 {
+        let ours = self.listed();
+        let bytes = ours["processes"][0]["resident_bytes"].as_u64();
+        bytes.unwrap_or_else(|| panic!("no process in {ours}"))
+    }
+
+    /// Bytes of pages on an area, as the areas are listed.
+    #[track_caller]
+    fn used(&self, area: usize) -> u64 {
+        let ours = self.listed();
         ours["areas"][area]["used_bytes"]
             .as_u64()
             .unwrap_or_else(|| panic!("no area {area} in {ours}"))
@@ -320,6 +334,23 @@ fn pages_in_the_store_come_back_into_memory() {
         return;
     };
     session.tell(&["set", "memory=256M"]);
+    session.tell(&["swapoff"]);
+    session.end();
+}
+
+/// Pages in memory keep their slots, and the slots and the pages together may be more than the limit.
+#[test]
+fn pages_in_memory_need_no_other_place() {
+    let test = "pages_in_memory_need_no_other_place";
+    let Some(session) = Session::begin(test, &["ram:96M"], false) else {
+        return;
+    };
+    session.tell(&["set", "memory=224M"]);
+    let until = Instant::now() + Duration::from_secs(30);
+    while session.resident() < 140 << 20 {
+        assert!(Instant::now() < until, "{} bytes", session.resident());
+        std::thread::sleep(Duration::from_millis(50));
+    }
     session.tell(&["swapoff"]);
     session.end();
 }

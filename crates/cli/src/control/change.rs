@@ -5,10 +5,11 @@
 //! its client cancels it by closing the connection.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::AreaStep;
-use foreswap::ledger::{AreaId, AreaState, MAX_AREAS};
+use foreswap::ledger::{AreaId, AreaState, Ledger, MAX_AREAS, ProcessState};
 use foreswap_store::area::{self, PAGE_BYTES};
 
 use super::list;
@@ -268,6 +269,21 @@ fn find(there: &[Area], wanted: Option<&[String; 2]>) -> Result<Area, String> {
     }
 }
 
+/// At most as many bytes are on areas and not in memory: a page in memory may have a slot, too, and needs no other place.
+fn absent_bytes(ledger: &Ledger) -> u64 {
+    let mut absent = 0;
+    for process in ledger.records_in_use() {
+        if ledger.state(process) != ProcessState::Live {
+            // Its engine has not counted them.
+            return u64::MAX;
+        }
+        let stats = ledger.stats(process);
+        let managed = stats.managed_bytes.load(Relaxed);
+        absent += managed.saturating_sub(stats.resident_bytes.load(Relaxed));
+    }
+    absent
+}
+
 /// Why the pages on `area` fit nowhere else, with the figures.
 fn does_not_fit(area: &Area, sessions: &Sessions, auto: &AutoMemory) -> Option<String> {
     let ledger = sessions.ledger();
@@ -285,13 +301,14 @@ fn does_not_fit(area: &Area, sessions: &Sessions, auto: &AutoMemory) -> Option<S
     let kept = MARGIN.min(size / PAGE_BYTES / 64) * u64::from(ledger.live());
     let free = free.saturating_sub(kept * PAGE_BYTES);
     let used = ledger.area_used(AreaId(area.number)) * PAGE_BYTES;
+    let used = used.min(absent_bytes(ledger));
     if used <= memory + free {
         return None;
     }
     let us = std::process::id();
     let short = humane((used - memory - free).next_multiple_of(1 << 20));
     Some(format!(
-        "{} cannot be emptied: {} are in use there, the limit of {} has room for {} more, the other \
+        "{} cannot be emptied: {} there are not in memory, the limit of {} has room for {} more, the other \
          areas have {} free; it takes {short} more: raise the limit (foreswap set {us} memory=SIZE) or \
          add an area (foreswap swapon {us} AREA)",
         area.path,
