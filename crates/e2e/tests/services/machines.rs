@@ -103,7 +103,7 @@ fn qemu() {
     let limit = size(64, 192);
     let managed = Managed::limit(limit).run(&job);
     managed.equals(&bare);
-    managed.within_limit(limit * MIB);
+    managed.within_limit_but_for_forks(limit * MIB);
     managed.swapped();
     tell(test, limit, &bare, &managed);
 }
