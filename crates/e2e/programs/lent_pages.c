@@ -148,6 +148,44 @@ static void splice_of_huge_pages(void)
     CHECK(wrong == 0, "%zu words of the pipe are wrong", wrong);
 }
 
+/* One page of each huge page, of which the program discards half while it is on its way out: the kernel's reference keeps
+ * all small pages of it from moving for as long as it lasts. */
+static void splice_from_huge_pages(void)
+{
+    int ends[2];
+    CHECK(pipe(ends) == 0 && fcntl(ends[1], F_SETPIPE_SZ, MIB) > 0, "a pipe");
+    enum { N = 20 };
+    size_t step = 2 * MIB, size = N * step;
+    char *p = map(size), *other = map(size);
+    fill(p, size, 0);
+    press(PRESSURE);
+    note_absent("absent", p, size);
+    for (uint64_t turn = 1; turn <= 12; turn++) {
+        fill(p, size, turn);
+        for (size_t i = 0; i < N; i++) {
+            struct iovec page = {p + i * step + i * PAGE, PAGE};
+            CHECK(vmsplice(ends[1], &page, 1, 0) == (ssize_t)PAGE, "vmsplice");
+        }
+        for (size_t i = 0; i < N; i++) {
+            fill_part(other, i * step, step, turn);
+            size_t half = (i + N / 2) % N * step + MIB;
+            CHECK(madvise(p + half, MIB, MADV_DONTNEED) == 0, "advice");
+        }
+        VERIFY(other, size, turn, "other memory");
+        for (size_t i = 0; i < N; i++) {
+            VERIFY_PART(p, i * step, MIB, turn, "the half that is left");
+            VERIFY_ZERO(p + i * step + MIB, MIB, "the half that was discarded");
+        }
+        static uint64_t got[PAGE / 8];
+        for (size_t i = 0; i < N; i++) {
+            CHECK(read(ends[0], got, PAGE) == (ssize_t)PAGE, "read");
+            size_t first = (i * step + i * PAGE) / 8;
+            for (size_t k = 0; k < PAGE / 8; k++)
+                CHECK(got[k] == word(turn, first + k), "word %zu of page %zu of the pipe is wrong", k, i);
+        }
+    }
+}
+
 /* The zero-copy send of io_uring, with a ring made by hand. */
 static void ring_send(void)
 {
@@ -293,7 +331,7 @@ int main(int argc, char **argv)
         {"zero_copy_send", zero_copy_send},
         {"zero_copy_message_by_number", zero_copy_message_by_number},
         {"splice_to_pipe", splice_to_pipe},
-        {"splice_of_huge_pages", splice_of_huge_pages},
+        {"splice_of_huge_pages", splice_of_huge_pages}, {"splice_from_huge_pages", splice_from_huge_pages},
         {"ring_send", ring_send},
         {"read_by_others", read_by_others},
         {"lends_all_the_time", lends_all_the_time},

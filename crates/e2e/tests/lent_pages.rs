@@ -35,6 +35,7 @@ parts!(
     zero_copy_message_by_number
     splice_to_pipe
     splice_of_huge_pages
+    splice_from_huge_pages
     ring_send
     read_by_others
     lends_all_the_time

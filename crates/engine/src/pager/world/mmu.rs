@@ -250,6 +250,17 @@ impl Linux {
         all
     }
 
+    /// Free the memory of frames that cannot move. Unregistered, they raise no event, which only this thread could read.
+    fn discard_in_place(&self, frame: Frame, n: u32) -> bool {
+        let (start, len) = (self.arena.pointer(frame) as usize, bytes(n));
+        let unregistered = self.program.unregister(start, len);
+        // SAFETY: the content of the frames is not needed any more.
+        let is_gone = unregistered.is_ok() && unsafe { own_memory::discard(start, len) }.is_ok();
+        let registered = self.program.register_missing(start, len);
+        debug_assert_eq!(registered, Ok(()));
+        is_gone
+    }
+
     fn release_part(&mut self, frame: Frame, n: u32) -> u32 {
         let (from, to) = (self.arena.pointer(frame) as usize, self.trash.address());
         let mut gone = 0;
@@ -267,7 +278,10 @@ impl Linux {
             match moved.stop {
                 // The program is in the middle of a `mlockall`: one side is locked, the other is not.
                 Some(Stop::Fixed) => own_memory::unlock_all(),
-                // The kernel still holds the page for a completed read, or has locked it.
+                // The kernel holds the page, or another page of the huge page that it is a part of, for how long nobody
+                // knows.
+                Some(Stop::Busy) if self.discard_in_place(frame.plus(gone), n - gone) => gone = n,
+                // It has locked the page.
                 Some(Stop::Busy | Stop::Again) => pause(),
                 _ => break,
             }
