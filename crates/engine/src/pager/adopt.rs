@@ -5,7 +5,8 @@
 //! finds the present pages through pagemap. From then on, each growth is registered before the program can touch it.
 //! A look at the maps, a few times a second, finds growth that was not reported.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
 
 use foreswap_core::Outcome;
 use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, len};
@@ -13,7 +14,7 @@ use foreswap_core::world::Mmu;
 
 use super::boot::pages_of;
 use super::huge;
-use super::space::anonymous;
+use super::space::{anonymous, each_part};
 use super::world::now;
 use super::{Mode, Pager, SOON};
 use crate::ledger::SeenKind;
@@ -113,8 +114,12 @@ impl Pager {
         self.grant.spend(&mut self.w.account);
         self.mode = Mode::Armed;
         self.program.set_state(state::ARMED);
-        for vma in vmas {
-            self.adopt(vma.start..vma.end);
+        if self.program.regions.are_all() {
+            self.adopt_regions();
+        } else {
+            for vma in vmas {
+                self.adopt(vma.range());
+            }
         }
         self.take_hints();
         if let Some(shared_then) = self.forked_with.take() {
@@ -124,6 +129,36 @@ impl Pager {
             self.w.account.on_gone(&mut self.w.seat(), gone);
         }
         self.return_prepaid();
+    }
+
+    /// Adopts the regions that the program has named. Those that it names from now on are reported, as the program knows
+    /// that the engine is armed.
+    fn adopt_regions(&mut self) {
+        fence(SeqCst);
+        for range in self.program.regions.ranges() {
+            if self.w.register(range.start, range.len()).is_ok() && self.is_still_named(&range) {
+                self.on_registered(&range);
+            }
+        }
+    }
+
+    /// `range` was registered: whether it is still memory that the program has named. Another thread may have unmapped a
+    /// region meanwhile, and the heap may have got its place: then nothing there is managed. Nothing there was evicted,
+    /// either: regions are struck off before they are unmapped.
+    pub(super) fn is_still_named(&mut self, range: &std::ops::Range<usize>) -> bool {
+        let regions = &self.program.regions;
+        if !regions.are_all() || regions.cover(range) {
+            return true;
+        }
+        let all = pages_of(range);
+        let end = |part: &std::ops::Range<usize>| self.w.program.unregister(part.start, part.len());
+        // What cannot be unregistered is of a kind that cannot be registered.
+        let _ = each_part([all.clone()], end, |_| false);
+        for part in self.mm.managed_in(&all) {
+            self.w.record(|to| to.change(SeenKind::Unmap, &part));
+            self.mm.unmap(&mut self.w, &part);
+        }
+        false
     }
 
     /// Uncharge the pages that were charged in advance and not found.

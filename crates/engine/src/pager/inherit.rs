@@ -35,7 +35,6 @@ pub(super) fn inherit(
         return Err(BootError::Spoilt);
     }
     pager.mode = Mode::Armed;
-    let w = &mut pager.w;
     // A region that another thread of the parent unmapped or moved at the last moment is absent, cut, or replaced.
     // Find its remains in the maps.
     let vmas = super::space::anonymous().map_err(system("reading maps"))?;
@@ -47,14 +46,16 @@ pub(super) fn inherit(
             if bytes.is_empty() {
                 continue;
             }
-            match once_it_is_free(|| w.register(bytes.start, bytes.len())) {
-                Ok(()) => regions.push(part),
+            match once_it_is_free(|| pager.w.register(bytes.start, bytes.len())) {
+                Ok(()) if pager.is_still_named(&bytes) => regions.push(part),
+                Ok(()) => {}
                 // Memory of a kind that was never managed.
                 Err(Errno::INVAL) => {}
                 Err(errno) => return Err(system("UFFDIO_REGISTER")(errno)),
             }
         }
     }
+    let w = &mut pager.w;
     for region in &regions {
         w.record(|to| to.change(SeenKind::Map, region));
         pager.mm.adopt(w, region.clone(), &[]);

@@ -1,17 +1,20 @@
 //! The memory that a program has given to the engine, where the engine manages nothing else.
 //!
 //! A program that `foreswap run` did not start has no interposed calls: its other memory would come, move and change
-//! kind unnoticed. The engine then manages *regions*, mappings that this table lists, and reads no map of the process.
+//! kind unnoticed. The engine then manages *regions*, mappings that this table lists, and looks for no memory in the map
+//! of the process.
 //!
 //! The table is private memory of the program: a forked child has a copy of it. A region is listed after it was mapped
-//! and before it is touched, and struck off before it is unmapped, so the engine never finds other memory at a listed
-//! address.
+//! and before it is touched, and struck off before it is unmapped: while a region is listed, no other memory is at its
+//! address. It may be struck off at any time, so the engine looks again after it has registered a region
+//! ([`Regions::cover`]).
 
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 
 use rustix::io::Errno;
@@ -28,6 +31,8 @@ struct Entry {
     start: AtomicUsize,
     /// Bytes, in whole pages.
     len: AtomicUsize,
+    /// How many regions the entry has had: who reads it finds out whether start and length are of one.
+    turn: AtomicUsize,
 }
 
 /// The regions of a process.
@@ -83,9 +88,14 @@ impl Regions {
         for (index, entry) in free {
             let claimed = entry.start.compare_exchange(0, CLAIMED, Acquire, Relaxed);
             if claimed.is_ok() {
-                entry.len.store(range.len(), Relaxed);
+                entry.turn.fetch_add(1, Relaxed);
+                // Whoever reads this length sees the new turn.
+                entry.len.store(range.len(), Release);
                 entry.start.store(range.start, Release);
                 self.reach.fetch_max(index + 1, Release);
+                // Either this thread sees that the engine is armed, and tells it of the region, or the engine, which
+                // arms before it reads the table, sees the region.
+                fence(SeqCst);
                 return true;
             }
         }
@@ -113,8 +123,10 @@ impl Regions {
     /// All regions, in no order. Those that come or go meanwhile may be missed or shown.
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.used().iter().filter_map(|entry| {
-            let start = entry.start.load(Acquire);
-            (start > CLAIMED).then(|| start..start + entry.len.load(Relaxed))
+            let turn = entry.turn.load(Acquire);
+            let (start, len) = (entry.start.load(Acquire), entry.len.load(Acquire));
+            let is_whole = start > CLAIMED && entry.turn.load(Relaxed) == turn;
+            is_whole.then(|| start..start + len)
         })
     }
 
@@ -123,10 +135,24 @@ impl Regions {
         let mut ranges = self.ranges();
         ranges.any(|region| region.start <= range.start && range.end <= region.end)
     }
+
+    /// Whether all of `range` is in regions, one behind the other.
+    pub fn cover(&self, range: &Range<usize>) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            match self.ranges().find(|region| region.contains(&at)) {
+                Some(region) => at = region.end,
+                None => return false,
+            }
+        }
+        true
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]
@@ -148,6 +174,41 @@ mod tests {
             "the place of the first is free"
         );
         assert_eq!(regions.reach.load(Relaxed), 2);
+    }
+
+    #[test]
+    fn regions_cover_what_is_in_them_without_a_gap() {
+        let regions = Regions::new();
+        regions.begin().expect("a table");
+        for range in [8192..16384, 4096..8192, 20480..24576] {
+            assert!(regions.add(&range));
+        }
+        assert!(regions.cover(&(4096..16384)) && regions.cover(&(8192..12288)));
+        for range in [0..8192, 4096..20480, 12288..24576, 20480..28672] {
+            assert!(!regions.cover(&range), "{range:?}");
+        }
+    }
+
+    #[test]
+    fn a_region_is_never_shown_with_the_length_of_another() {
+        static DONE: AtomicBool = AtomicBool::new(false);
+        let regions = Regions::new();
+        regions.begin().expect("a table");
+        let those = [4096..8192, 1 << 30..3 << 30];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for range in those.iter().cycle().take(2_000_000) {
+                    assert!(regions.add(range));
+                    assert_eq!(regions.remove(range.start), Some(range.len()));
+                }
+                DONE.store(true, Relaxed);
+            });
+            while !DONE.load(Relaxed) {
+                for range in regions.ranges() {
+                    assert!(those.contains(&range), "{range:x?}");
+                }
+            }
+        });
     }
 
     #[test]
