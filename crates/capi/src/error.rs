@@ -99,6 +99,12 @@ pub enum Error {
         /// The address.
         at: usize,
     },
+    /// The child of a fork past the C library.
+    #[error(
+        "this process has no regions: it was forked past the C library, by a process that the kernel does not tell of \
+         such forks; use fork(), or use no region in this child"
+    )]
+    Lacks,
     /// Advice beyond a region.
     #[error("{at:#x} and {bytes} bytes behind it are not inside of a region")]
     NotInside {

@@ -308,6 +308,115 @@ static void many_forks(void)
     VERIFY(p, SIZE, 18, "the parent's region");
 }
 
+static void *open_now(void *argument)
+{
+    open_engine();
+    return argument;
+}
+
+/* Whoever has an engine shares its regions with its children, also what is swapped out. */
+static void use_engine(uint64_t seed)
+{
+    size_t size = LIMIT + 4 * MIB;
+    open_engine();
+    char *p = region(size);
+    fill(p, size, seed);
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        VERIFY(p, size, seed, "the region in a child");
+        _exit(0);
+    }
+    CHECK(reap(child) == 0, "the child failed");
+}
+
+#define CHILDREN 12
+
+/* Forks while another thread opens the engine: a child opens one, or has its parent's. */
+static void forks_while_opening(void)
+{
+    for (int turn = 0; turn < 3; turn++) {
+        pid_t program = fork();
+        CHECK(program >= 0, "fork");
+        if (program == 0) {
+            pthread_t thread;
+            pid_t children[CHILDREN];
+            CHECK(pthread_create(&thread, NULL, open_now, NULL) == 0, "thread");
+            for (int i = 0; i < CHILDREN; i++) {
+                children[i] = fork();
+                CHECK(children[i] >= 0, "fork");
+                if (children[i] == 0) {
+                    usleep(30000);
+                    use_engine(30 + i);
+                    _exit(0);
+                }
+            }
+            for (int i = 0; i < CHILDREN; i++)
+                CHECK(reap(children[i]) == 0, "child %d failed", i);
+            pthread_join(thread, NULL);
+            use_engine(30 + CHILDREN);
+            _exit(0);
+        }
+        CHECK(reap(program) == 0, "the program of turn %d failed", turn);
+    }
+}
+
+#define FEW 8
+#define LITTLE (MIB / 4)
+
+/* The last region that a thread has filled; the next ones leave it alone. */
+static char *_Atomic newest;
+
+static void *map_and_unmap(void *argument)
+{
+    char *all[FEW] = {argument};
+    for (int turn = 0; !stop; turn++) {
+        char **p = &all[turn % FEW];
+        if (*p)
+            unmap(*p);
+        *p = region(LITTLE);
+        fill(*p, LITTLE, 50);
+        newest = *p;
+    }
+    return NULL;
+}
+
+static void fork_meanwhile(const char *whole)
+{
+    for (int turn = 0; turn < 40; turn++) {
+        pid_t child = fork();
+        CHECK(child >= 0, "fork");
+        if (child == 0) {
+            char *p = newest;
+            if (p)
+                VERIFY(p, LITTLE, 50, "the newest region in the child");
+            if (whole)
+                VERIFY_PART(whole, mix(turn) % (SIZE / PAGE) * PAGE, PAGE, 51, "the child's page");
+            char *q = region(LITTLE);
+            VERIFY_ZERO(q, LITTLE, "a region of the child");
+            if (p)
+                unmap(p);
+            unmap(q);
+            _exit(0);
+        }
+        CHECK(reap(child) == 0, "the child failed");
+    }
+}
+
+/* Forks while another thread maps and unmaps regions, before anything is swapped and after that. */
+static void regions_during_forks(void)
+{
+    open_engine();
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, map_and_unmap, NULL) == 0, "thread");
+    fork_meanwhile(NULL);
+    char *p = swapped(51);
+    fork_meanwhile(p);
+    stop = 1;
+    pthread_join(thread, NULL);
+    VERIFY(p, SIZE, 51, "the parent's region");
+}
+
 /* A fork past the C library: no handler runs. */
 static void raw_fork(void)
 {
@@ -491,9 +600,10 @@ int main(int argc, char **argv)
         {"limit", limit},         {"few_then_many", few_then_many}, {"threads", threads},
         {"come_and_go", come_and_go}, {"files", files},             {"lent", lent},
         {"forks", forks},         {"bare_forks", bare_forks},       {"many_forks", many_forks},
-        {"raw_fork", raw_fork}, {"raw_fork_unseen", raw_fork_unseen},   {"execs", execs},                 {"advice", advice},
-        {"misuse", misuse},       {"waits", waits},                 {"reads", reads},
-        {"exits", exits},         {"left_behind", left_behind},
+        {"forks_while_opening", forks_while_opening}, {"regions_during_forks", regions_during_forks},
+        {"raw_fork", raw_fork},   {"raw_fork_unseen", raw_fork_unseen}, {"execs", execs},
+        {"advice", advice},       {"misuse", misuse},               {"waits", waits},
+        {"reads", reads},         {"exits", exits},                 {"left_behind", left_behind},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

@@ -66,6 +66,8 @@ parts!(
     forks
     bare_forks
     many_forks
+    forks_while_opening
+    regions_during_forks
     advice
     misuse
     exits
@@ -194,7 +196,14 @@ fn an_ordinary_user_needs_the_device() {
             .cwd(copies.join("work"))
             .env("TMPDIR", copies.join("work"))
     };
-    for part in ["files", "forks", "raw_fork_unseen"] {
+    for part in [
+        "files",
+        "forks",
+        "many_forks",
+        "forks_while_opening",
+        "regions_during_forks",
+        "raw_fork_unseen",
+    ] {
         end(job("with", part).start()).succeeded();
     }
     let refused = end(job("without", "limit").start());
