@@ -40,7 +40,10 @@ pub enum Error {
         library: String,
     },
     /// It does not start.
-    #[error("{command} could not be started: {why}")]
+    #[error(
+        "the command {command} could not be started: {why}; try `{command} --version`, or name another `foreswap` by the \
+         variable FORESWAP_COMMAND"
+    )]
     NotStarted {
         /// The command.
         command: String,
@@ -83,7 +86,10 @@ pub enum Error {
         most: usize,
     },
     /// It was killed, or no process could be started.
-    #[error("no engine could be started beside this process")]
+    #[error(
+        "no engine could be started beside this process: it was killed, or this process may not start another \
+         (`ulimit -u`, a seccomp filter, an unshared PID namespace); `foreswap doctor` says more"
+    )]
     NoEngine,
     /// The engine is not there, or cannot register the memory.
     #[error("the engine does not manage this memory: {why}")]

@@ -505,7 +505,7 @@ static void misuse(void)
     fails(foreswap_open(nowhere), "/no/such/folder");
     setenv("FORESWAP_COMMAND", "/no/such/command", 1);
     const char *good[] = {"--memory=16M", NULL};
-    fails(foreswap_open(good), "cannot be executed");
+    fails(foreswap_open(good), "/no/such/command could not be started: No such file");
     unsetenv("FORESWAP_COMMAND");
     CHECK(foreswap_is_open() == 0, "open");
     open_engine();
