@@ -245,12 +245,21 @@ impl Pager {
 
     /// A fault on a page unknown to the core, with no event pending that explains it: a mapping grew in place, or
     /// went away meanwhile. The page is registered, otherwise there would be no fault. It is therefore managed,
-    /// whatever its kind.
+    /// whatever its kind; if the program has named regions, only where one of them is ([`Self::is_still_named`]).
     pub(crate) fn on_unmanaged(&mut self, address: u64) {
         let at = Vpn::of(address).address() as usize;
-        let mut vmas = anonymous().unwrap_or_default().into_iter();
-        if let Some(vma) = vmas.find(|vma| vma.range().contains(&at)) {
-            self.adopt(vma.range());
+        let regions = &self.program.regions;
+        let found = if regions.are_all() {
+            regions.ranges().find(|range| range.contains(&at))
+        } else {
+            let vmas = anonymous().unwrap_or_default().into_iter();
+            vmas.map(|vma| vma.range())
+                .find(|range| range.contains(&at))
+        };
+        if let Some(range) = found
+            && self.adopt(range.clone())
+        {
+            self.is_still_named(&range);
         }
         if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
             self.w.wake(Vpn::of(address));
