@@ -253,6 +253,27 @@ fn the_example_builds_with_pkg_config() {
     assert_eq!(text, "sum 562949936644096, expected 562949936644096\n");
 }
 
+#[test]
+fn the_example_of_the_document_compiles() {
+    let test = "the_example_of_the_document_compiles";
+    let Some(compiler) = requirement::command(test, "gcc") else {
+        return;
+    };
+    let root = requirement::workspace();
+    let document = fs::read_to_string(root.join("docs/ARRAYS.md")).expect("the document");
+    let example = document.split("```c\n").nth(1).expect("an example in C");
+    let (example, _) = example.split_once("```").expect("its end");
+    let scratch = Scratch::new(test);
+    let file = scratch.join("job.c");
+    let text =
+        format!("#include <foreswap.h>\n#include <stdio.h>\nint main(void)\n{{\n{example}}}\n");
+    fs::write(&file, text).expect("a file");
+    let line = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"];
+    let include = root.join("crates/capi/include");
+    let job = Job::new(compiler).args(line).arg("-I").arg(include);
+    job.arg(file).run().succeeded();
+}
+
 /// Each function of the library is declared, and no other.
 #[test]
 fn the_header_declares_what_the_library_has() {
