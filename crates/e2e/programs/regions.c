@@ -314,17 +314,17 @@ static void *open_now(void *argument)
     return argument;
 }
 
-/* Whoever has an engine shares its regions with its children, also what is swapped out. */
+/* Whoever has an engine shares its regions with its children, which have engines too. */
 static void use_engine(uint64_t seed)
 {
-    size_t size = LIMIT + 4 * MIB;
     open_engine();
-    char *p = region(size);
-    fill(p, size, seed);
+    char *p = region(MIB);
+    fill(p, MIB, seed);
     pid_t child = fork();
     CHECK(child >= 0, "fork");
     if (child == 0) {
-        VERIFY(p, size, seed, "the region in a child");
+        VERIFY(p, MIB, seed, "the region in a child");
+        unmap(region(MIB));
         _exit(0);
     }
     CHECK(reap(child) == 0, "the child failed");
@@ -335,7 +335,7 @@ static void use_engine(uint64_t seed)
 /* Forks while another thread opens the engine: a child opens one, or has its parent's. */
 static void forks_while_opening(void)
 {
-    for (int turn = 0; turn < 3; turn++) {
+    for (int turn = 0; turn < 10; turn++) {
         pid_t program = fork();
         CHECK(program >= 0, "fork");
         if (program == 0) {
@@ -346,7 +346,6 @@ static void forks_while_opening(void)
                 children[i] = fork();
                 CHECK(children[i] >= 0, "fork");
                 if (children[i] == 0) {
-                    usleep(30000);
                     use_engine(30 + i);
                     _exit(0);
                 }

@@ -45,13 +45,12 @@ fn part(name: &str) {
         let outcome = end(job.start()).succeeded();
         assert_eq!(outcome.text(), format!("{name}: as it should be\n"));
         let notes = outcome.stderr.lines();
-        let other: Vec<&str> = notes.filter(|line| !line.starts_with("note ")).collect();
-        assert!(
-            other
-                .iter()
-                .all(|line| line.contains("uses more than the limit")),
-            "{other:?}"
-        );
+        // What a busy machine makes it say.
+        let may_say = ["uses more than the limit", "the disk still writes"];
+        let is_known = |line: &&str| may_say.iter().any(|text| line.contains(text));
+        let notes = notes.filter(|line| !line.starts_with("note "));
+        let other: Vec<&str> = notes.filter(|line| !is_known(line)).collect();
+        assert!(other.is_empty(), "{other:?}");
     }
 }
 
