@@ -453,6 +453,27 @@ static void raw_fork_unseen(void)
     VERIFY(p, SIZE, 27, "the parent's region");
 }
 
+/* The kernel tells the engine of a program with rights of forks, but not those of its children without. */
+static void rights_given_up(void)
+{
+    char *p = swapped(28);
+    CHECK(setgid(65534) == 0 && setuid(65534) == 0, "another user");
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        VERIFY(p, SIZE, 28, "the child's region");
+        pid_t past = syscall(SYS_fork);
+        CHECK(past >= 0, "fork");
+        if (past == 0)
+            _exit(*(volatile char *)p == 0 ? 1 : 2);
+        CHECK(reap(past) == 128 + SIGSEGV, "the child of the child went on");
+        VERIFY(p, SIZE, 28, "the child's region, later");
+        _exit(0);
+    }
+    CHECK(reap(child) == 0, "the child failed");
+    VERIFY(p, SIZE, 28, "the parent's region");
+}
+
 /* The program that this one becomes has an engine of its own. */
 static void execs(void)
 {
@@ -600,9 +621,10 @@ int main(int argc, char **argv)
         {"come_and_go", come_and_go}, {"files", files},             {"lent", lent},
         {"forks", forks},         {"bare_forks", bare_forks},       {"many_forks", many_forks},
         {"forks_while_opening", forks_while_opening}, {"regions_during_forks", regions_during_forks},
-        {"raw_fork", raw_fork},   {"raw_fork_unseen", raw_fork_unseen}, {"execs", execs},
-        {"advice", advice},       {"misuse", misuse},               {"waits", waits},
-        {"reads", reads},         {"exits", exits},                 {"left_behind", left_behind},
+        {"raw_fork", raw_fork},   {"raw_fork_unseen", raw_fork_unseen}, {"rights_given_up", rights_given_up},
+        {"execs", execs},         {"advice", advice},               {"misuse", misuse},
+        {"waits", waits},         {"reads", reads},                 {"exits", exits},
+        {"left_behind", left_behind},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

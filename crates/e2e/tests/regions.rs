@@ -99,6 +99,13 @@ fn raw_fork() {
 }
 
 #[test]
+fn rights_given_up() {
+    if requirement::root("rights_given_up") {
+        part("rights_given_up");
+    }
+}
+
+#[test]
 fn a_child_that_is_left_behind_has_its_memory() {
     if let Some(job) = job("left_behind") {
         assert_eq!(

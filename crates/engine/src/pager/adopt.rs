@@ -135,9 +135,12 @@ impl Pager {
     /// that the engine is armed.
     fn adopt_regions(&mut self) {
         fence(SeqCst);
-        for range in self.program.regions.ranges() {
-            if self.w.register(range.start, range.len()).is_ok() && self.is_still_named(&range) {
-                self.on_registered(&range);
+        for region in self.program.regions.listed() {
+            let range = &region.range;
+            let registered = self.w.register(range.start, range.len());
+            // To search the table for each of many takes long.
+            if registered.is_ok() && (region.is_still() || self.is_still_named(range)) {
+                self.on_registered(range);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! The table is private memory of the program: a forked child has a copy of it. A region is listed after it was mapped
 //! and before it is touched, and struck off before it is unmapped: while a region is listed, no other memory is at its
 //! address. It may be struck off at any time, so the engine looks again after it has registered a region
-//! ([`Regions::cover`]).
+//! ([`Listed::is_still`], [`Regions::cover`]).
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -26,6 +26,7 @@ pub const MOST_REGIONS: usize = 1 << 16;
 const CLAIMED: usize = 1;
 
 /// One region, or none.
+#[derive(Debug)]
 struct Entry {
     /// The first byte; 0 if the entry is free, or [`CLAIMED`].
     start: AtomicUsize,
@@ -121,13 +122,19 @@ impl Regions {
     }
 
     /// All regions, in no order. Those that come or go meanwhile may be missed or shown.
-    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+    pub fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
         self.used().iter().filter_map(|entry| {
             let turn = entry.turn.load(Acquire);
             let (start, len) = (entry.start.load(Acquire), entry.len.load(Acquire));
+            let range = start..start + len;
             let is_whole = start > CLAIMED && entry.turn.load(Relaxed) == turn;
-            is_whole.then(|| start..start + len)
+            is_whole.then_some(Listed { range, entry, turn })
         })
+    }
+
+    /// The addresses of [`Self::listed`].
+    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.listed().map(|region| region.range)
     }
 
     /// Whether all of `range` is in one region.
@@ -136,16 +143,38 @@ impl Regions {
         ranges.any(|region| region.start <= range.start && range.end <= region.end)
     }
 
-    /// Whether all of `range` is in regions, one behind the other.
+    /// Whether all of `range` is in regions, one behind the other. For the engine: it allocates.
     pub fn cover(&self, range: &Range<usize>) -> bool {
+        let regions = self.ranges();
+        let mut inside: Vec<Range<usize>> = regions
+            .filter(|region| region.start < range.end && range.start < region.end)
+            .collect();
+        inside.sort_unstable_by_key(|region| region.start);
         let mut at = range.start;
-        while at < range.end {
-            match self.ranges().find(|region| region.contains(&at)) {
-                Some(region) => at = region.end,
-                None => return false,
+        for region in inside {
+            if region.start > at {
+                return false;
             }
+            at = region.end;
         }
-        true
+        at >= range.end
+    }
+}
+
+/// A region that was listed.
+#[derive(Debug)]
+pub struct Listed<'a> {
+    /// Its addresses.
+    pub range: Range<usize>,
+    entry: &'a Entry,
+    turn: usize,
+}
+
+impl Listed<'_> {
+    /// Whether it has been listed all the time since.
+    pub fn is_still(&self) -> bool {
+        self.entry.start.load(Acquire) == self.range.start
+            && self.entry.turn.load(Relaxed) == self.turn
     }
 }
 
@@ -174,6 +203,19 @@ mod tests {
             "the place of the first is free"
         );
         assert_eq!(regions.reach.load(Relaxed), 2);
+    }
+
+    #[test]
+    fn a_region_that_was_listed_again_is_another() {
+        let regions = Regions::new();
+        regions.begin().expect("a table");
+        assert!(regions.add(&(4096..8192)));
+        let listed = regions.listed().next().expect("a region");
+        assert!(listed.is_still());
+        assert_eq!(regions.remove(4096), Some(4096));
+        assert!(!listed.is_still());
+        assert!(regions.add(&(4096..8192)));
+        assert!(!listed.is_still());
     }
 
     #[test]
