@@ -380,6 +380,9 @@ static void *map_and_unmap(void *argument)
     return NULL;
 }
 
+/* Regions between which those of the thread come and go. */
+static char *between[FEW];
+
 static void fork_meanwhile(const char *whole)
 {
     for (int turn = 0; turn < 40; turn++) {
@@ -389,6 +392,8 @@ static void fork_meanwhile(const char *whole)
             char *p = newest;
             if (p)
                 VERIFY(p, LITTLE, 50, "the newest region in the child");
+            for (int i = 0; i < FEW; i++)
+                VERIFY(between[i], LITTLE, 52, "a region that stays, in the child");
             if (whole)
                 VERIFY_PART(whole, mix(turn) % (SIZE / PAGE) * PAGE, PAGE, 51, "the child's page");
             char *q = region(LITTLE);
@@ -406,6 +411,14 @@ static void fork_meanwhile(const char *whole)
 static void regions_during_forks(void)
 {
     open_engine();
+    char *holes[FEW];
+    for (int i = 0; i < FEW; i++) {
+        between[i] = region(LITTLE);
+        holes[i] = region(LITTLE);
+        fill(between[i], LITTLE, 52);
+    }
+    for (int i = 0; i < FEW; i++)
+        unmap(holes[i]);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, map_and_unmap, NULL) == 0, "thread");
     fork_meanwhile(NULL);

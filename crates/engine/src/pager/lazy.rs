@@ -137,7 +137,7 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
             .into_iter()
             .map(|region| region.range)
             .collect();
-        if !regions.iter().all(is_there) {
+        if !regions.iter().all(|region| is_there(program, region)) {
             return None;
         }
         let uffd = open_uffd().ok()?;
@@ -199,10 +199,13 @@ pub(super) fn open_uffd() -> Result<Uffd, UffdError> {
     opened.map_or_else(|| Uffd::open(Features::NEEDED), Ok)
 }
 
-/// Whether all of `region` is mapped. Some may be kept from children, or another thread has unmapped some at the last
-/// moment. The child may map new memory in such a hole, which must not get what the parent had there.
-fn is_there(region: &PageRange) -> bool {
+/// Whether all of `region` is still there. Some may be kept from children, or another thread has unmapped some at the last
+/// moment. New memory may come to such a hole, which must not get what the parent had there.
+fn is_there(program: &Program, region: &PageRange) -> bool {
     let bytes = bytes_of(region);
+    if program.regions.are_all() {
+        return program.regions.cover(&bytes);
+    }
     let start = core::ptr::without_provenance_mut(bytes.start);
     // SAFETY: writes nothing: no file is mapped there.
     unsafe { msync(start, bytes.len(), MsyncFlags::ASYNC) }.is_ok()
