@@ -1,5 +1,5 @@
 //! Regions of memory beyond RAM in programs that foreswap did not start (`crates/capi`). The checks are in
-//! `programs/regions.c`; each leaves no process behind.
+//! `programs/regions.c` and `region_forks.h`; each leaves no process behind.
 
 use std::fs;
 use std::path::Path;
