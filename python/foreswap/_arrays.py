@@ -42,8 +42,8 @@ def empty(
     Any code may use the array: NumPy, other libraries, threads, files. Forked children (``multiprocessing``) have it as it
     was, and share the limit. Other memory of the process is untouched and does not count.
 
-    Raises :class:`foreswap.ArrayError` if the engine does not start or there is no address space, ``ValueError`` for another
-    ``memory`` than before, ``TypeError`` for arrays of Python objects.
+    Raises :class:`foreswap.ArrayError` if the engine does not start or the address space has no room for the array,
+    ``ValueError`` for another ``memory`` than before, ``TypeError`` for arrays of Python objects.
     """
     import numpy
 
@@ -63,9 +63,9 @@ def empty(
         nothing: "Array" = np.empty(dimensions, kind, order)
         return nothing
     address, buffer = region(lib, size)
-    array: "Array" = np.ndarray(dimensions, kind, buffer, order=order)
     # Each view holds the buffer. Where the interpreter ends, threads may still use arrays: they end with the process.
     weakref.finalize(buffer, lib.foreswap_unmap, address).atexit = False
+    array: "Array" = np.ndarray(dimensions, kind, buffer, order=order)
     return array
 
 
@@ -108,7 +108,7 @@ def load(file: Word, *, memory: Memory = None, swap: Swap = None, options: Seque
     """Reads a ``.npy`` file into an array as of :func:`foreswap.empty`.
 
     Unlike ``numpy.load(file, mmap_mode="r+")``, changes do not reach the file. Raises ``ValueError`` if the file is none of
-    this format, has Python objects, or ends too early.
+    this format or ends too early, and what :func:`foreswap.empty` raises: ``TypeError`` if the file has Python objects.
     """
     from numpy.lib import format
 

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import pathlib
+import sys
 import threading
 from importlib import metadata
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -141,6 +142,9 @@ def memory_stats() -> Dict[str, Any]:
 
 def region(lib: ctypes.CDLL, size: int) -> Tuple[int, Any]:
     """Maps at least ``size`` bytes of zeros: the address, and a buffer without an owner."""
+    if size > sys.maxsize:
+        # ctypes would pass the lower bits.
+        raise ArrayError(f"an array of {size} bytes is not possible; expected at most 64 TiB")
     address = lib.foreswap_map(size)
     if not address:
         raise failed(lib)

@@ -27,7 +27,7 @@ extern "C" {
  *
  *     const char *options[] = {"--memory=1G", "--swap=/mnt/nvme", NULL};
  *
- * --memory is required. Also possible: --swap, --swap-size, --thp, --readahead, --max-window, --full-timeout,
+ * --memory is required. Also possible: --swap, --swap-size, --thp, --readahead, --max-window, --reclaim, --full-timeout,
  * --load-control, --io, --helpers, --metrics, --metrics-file, --trace and --quiet; `foreswap run --help` explains them.
  * The command `foreswap` must be installed: beside this library, in a folder bin above it, or on PATH. The variable
  * FORESWAP_COMMAND names another one.

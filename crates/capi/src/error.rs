@@ -40,7 +40,10 @@ pub enum Error {
         library: String,
     },
     /// It does not start.
-    #[error("{command} could not be started: {why}")]
+    #[error(
+        "the command {command} could not be started: {why}; try `{command} --version`, or name another `foreswap` by the \
+         variable FORESWAP_COMMAND"
+    )]
     NotStarted {
         /// The command.
         command: String,
@@ -83,7 +86,10 @@ pub enum Error {
         most: usize,
     },
     /// It was killed, or no process could be started.
-    #[error("no engine could be started beside this process")]
+    #[error(
+        "no engine could be started beside this process: it was killed, or this process may not start another \
+         (`ulimit -u`, a seccomp filter, an unshared PID namespace); `foreswap doctor` says more"
+    )]
     NoEngine,
     /// The engine is not there, or cannot register the memory.
     #[error("the engine does not manage this memory: {why}")]
@@ -99,6 +105,12 @@ pub enum Error {
         /// The address.
         at: usize,
     },
+    /// The child of a fork past the C library.
+    #[error(
+        "this process has no regions: it was forked past the C library, by a process that the kernel does not tell of \
+         such forks; use fork(), or use no region in this child"
+    )]
+    Lacks,
     /// Advice beyond a region.
     #[error("{at:#x} and {bytes} bytes behind it are not inside of a region")]
     NotInside {

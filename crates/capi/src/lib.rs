@@ -11,6 +11,7 @@ mod control;
 mod error;
 mod forks;
 mod open;
+mod opener;
 mod regions;
 mod start;
 mod text;
@@ -20,12 +21,23 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use error::Error;
 use foreswap::program::Program;
 use foreswap::sys::arena_alloc::EngineAlloc;
+use foreswap::sys::modules;
 
 /// The engine allocates from its own memory, never from the program's heap.
 #[global_allocator]
 static ALLOCATOR: EngineAlloc = EngineAlloc::new();
 
 static PROGRAM: Program = Program::new(&ALLOCATOR);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+/// Runs when the object is loaded: no fork copies these in the middle of a change.
+extern "C" fn loaded() {
+    modules::loaded();
+    forks::begin();
+}
 
 /// The words of a null-terminated array of strings.
 ///

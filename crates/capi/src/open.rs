@@ -1,14 +1,14 @@
 //! The engine of this process, from its start: one, for all callers, until the process ends.
 
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, SeqCst};
-use core::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use foreswap::ledger::protocol::SOCKET_VARIABLE;
-use foreswap::program::{own_pid, state};
+use foreswap::program::state;
 use foreswap::sys::modules;
 
 use crate::error::Error;
+use crate::opener::Opener;
 use crate::text::Text;
 use crate::{PROGRAM, forks, start};
 
@@ -26,8 +26,8 @@ pub enum Mode {
 }
 
 static MODE: AtomicU32 = AtomicU32::new(0);
-/// The process whose thread is opening it; 0 if none is.
-static OPENER: AtomicU32 = AtomicU32::new(0);
+/// One thread opens it, and none forks meanwhile.
+pub static OPENER: Opener = Opener::new();
 static WITH: Text<OPTIONS> = Text::new();
 
 /// `None` before it is open.
@@ -49,46 +49,30 @@ pub fn open(options: &[Vec<u8>]) -> Result<(), Error> {
             most: OPTIONS - 1,
         });
     }
-    begin();
-    let opened = match mode() {
+    OPENER.alone(|| match mode() {
         Some(_) if WITH.get() == text => Ok(()),
         Some(_) => Err(Error::OtherOptions { now: WITH.get() }),
         None => open_once(options).map(|mode| {
             WITH.set(&text);
             MODE.store(mode as u32, SeqCst);
         }),
-    };
-    OPENER.store(0, SeqCst);
-    opened
-}
-
-/// Waits until no other thread of this process opens it. A thread that did when its process forked is not in the child.
-fn begin() {
-    let own = own_pid();
-    loop {
-        let other = OPENER.load(Ordering::Relaxed);
-        let is_free = other != own
-            && OPENER
-                .compare_exchange(other, own, SeqCst, Ordering::Relaxed)
-                .is_ok();
-        if is_free {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    })
 }
 
 fn open_once(options: &[Vec<u8>]) -> Result<Mode, Error> {
+    let system = |what| move |errno| Error::System { what, errno };
+    let is_first = !PROGRAM.regions.are_all();
+    if is_first {
+        PROGRAM.regions.begin().map_err(system("mmap"))?;
+    }
     // Set to nothing, it keeps a program from being managed.
     if std::env::var_os(SOCKET_VARIABLE).is_some_and(|name| !name.is_empty()) {
         return Ok(Mode::Run);
     }
-    let system = |what| move |errno| Error::System { what, errno };
-    if !PROGRAM.regions.are_all() {
+    if is_first {
         let data = modules::static_data();
-        // SAFETY: one thread opens it, and no other runs more of this module than that wait.
+        // SAFETY: one thread opens it, and no other runs more of this module than that wait, and the first steps of a fork.
         unsafe { modules::bind_to_libc(&data, &[]) };
-        PROGRAM.regions.begin().map_err(system("mmap"))?;
     }
     // Calls that lend memory to the kernel are not seen here.
     PROGRAM.about_to_lend();
@@ -96,7 +80,7 @@ fn open_once(options: &[Vec<u8>]) -> Result<Mode, Error> {
     if !PROGRAM.configure(socket.as_bytes(), u64::MAX) {
         return Err(Error::Silent(format!("its socket is {socket:?}")));
     }
-    forks::begin();
+    forks::note_rights();
     PROGRAM.start().map_err(|why| {
         // It may be tried again.
         PROGRAM.set_state(state::OFF);

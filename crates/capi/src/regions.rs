@@ -25,37 +25,28 @@ pub fn map(bytes: usize) -> Result<*mut c_void, Error> {
     }
     let range =
         mapping(bytes.next_multiple_of(PAGE)).map_err(|errno| Error::NoRoom { bytes, errno })?;
-    let listed = match mode {
-        Mode::Own => manage(&range),
+    match mode {
+        Mode::Own => manage(&range)?,
         // Nothing but the list: the preload object has seen the mapping.
-        Mode::Run => list(&range),
-    };
-    if let Err(error) = listed {
-        // SAFETY: mapped above, and nobody has its address.
-        let _ = unsafe { munmap(&range) };
-        return Err(error);
+        Mode::Run => list(&range)?,
     }
     Ok(range.start as *mut c_void)
 }
 
+/// Lists the region, or unmaps it.
 fn list(range: &Range<usize>) -> Result<(), Error> {
-    if !PROGRAM.regions.are_all() {
-        // Under `foreswap run`.
-        let system = |errno| Error::System {
-            what: "mmap",
-            errno,
-        };
-        PROGRAM.regions.begin().map_err(system)?;
+    let _inside = forks::GATE.enter();
+    forks::keep_from_children(range);
+    if PROGRAM.regions.add(range) {
+        return Ok(());
     }
-    match PROGRAM.regions.add(range) {
-        true => Ok(()),
-        false => Err(Error::TooMany { most: MOST_REGIONS }),
-    }
+    // SAFETY: mapped by `map`, and nobody has its address.
+    let _ = unsafe { munmap(range) };
+    Err(Error::TooMany { most: MOST_REGIONS })
 }
 
 /// Tells the engine of the region, before anybody can touch it.
 fn manage(range: &Range<usize>) -> Result<(), Error> {
-    forks::keep_from_children(range);
     list(range)?;
     PROGRAM.grew(range.start, range.len());
     let why = match PROGRAM.state.load(Acquire) {
@@ -69,7 +60,10 @@ fn manage(range: &Range<usize>) -> Result<(), Error> {
             why => why,
         },
     };
+    let _inside = forks::GATE.enter();
     PROGRAM.regions.remove(range.start);
+    // SAFETY: mapped by `map`, and nobody has its address.
+    let _ = unsafe { munmap(range) };
     Err(Error::Unmanaged { why })
 }
 
@@ -124,6 +118,9 @@ fn last() -> Errno {
 /// # Safety
 /// Nobody uses it any more.
 pub unsafe fn unmap(at: usize) -> Result<(), Error> {
+    if forks::lacks_regions() {
+        return Err(Error::Lacks);
+    }
     let _inside = forks::GATE.enter();
     let bytes = PROGRAM.regions.remove(at).ok_or(Error::NoRegion { at })?;
     // SAFETY: the caller's promise, and it was mapped by `map` with this length.
@@ -150,6 +147,9 @@ const ADVICE: [c_int; 7] = [
 /// # Safety
 /// The content is not needed, if it is discarded.
 pub unsafe fn advise(at: usize, bytes: usize, number: c_int) -> Result<(), Error> {
+    if forks::lacks_regions() {
+        return Err(Error::Lacks);
+    }
     let index = usize::try_from(number).ok();
     let advice = *index
         .and_then(|index| ADVICE.get(index))

@@ -5,6 +5,8 @@
 //! and becomes the command at once.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::AtomicI32;
+use core::sync::atomic::Ordering::Relaxed;
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -38,6 +40,8 @@ struct Launch {
     words: Vec<*const c_char>,
     /// Its standard input, its output for this process, and this process' standard error.
     fds: [c_int; 3],
+    /// Why the command cannot be executed; 0 while that is not known.
+    failed: AtomicI32,
 }
 
 /// Starts the supervisor and waits until it serves. Returns the name of its socket for engines.
@@ -89,12 +93,22 @@ fn said(path: &Path, options: &[Vec<u8>]) -> Result<String, Error> {
         path: command,
         words: pointers,
         fds: [null.as_raw_fd(), writer.as_raw_fd(), 2],
+        failed: AtomicI32::new(0),
     };
     let argument = (&raw const launch).cast_mut().cast::<c_void>();
     // SAFETY: `become_command` keeps to the rules for engine threads; what it gets lives until it has left this memory,
     // which `join` waits for.
     let spawned = unsafe { beside::spawn(NAME, STACK, become_command, argument) };
     spawned.map_err(system("clone of the supervisor"))?.join();
+    match launch.failed.load(Relaxed) {
+        0 => {}
+        errno => {
+            return Err(Error::NotStarted {
+                command: path.display().to_string(),
+                why: Errno::from_raw_os_error(errno).to_string(),
+            });
+        }
+    }
     drop((writer, null));
     read_all(&reader).map_err(system("read"))
 }
@@ -137,8 +151,8 @@ extern "C" fn become_command(launch: *mut c_void) {
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, core::ptr::null_mut());
         libc::execv(launch.path.as_ptr(), launch.words.as_ptr());
+        launch.failed.store(*libc::__errno_location(), Relaxed);
     }
-    foreswap::program::say(b"the file cannot be executed\n");
     foreswap::sys::process::exit(127)
 }
 

@@ -107,8 +107,14 @@ static void kept_from_children(void)
     for (int i = 0; i < 4; i++) {
         pid_t pid = forked();
         if (pid == 0) {
+            char *hole = p + 8 * MIB;
+            const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+            if (i % 2)
+                CHECK(mmap(hole, MIB / 2, PROT_READ | PROT_WRITE, flags, -1, 0) == hole, "the place of what is kept");
             VERIFY_PART(p, 0, 8 * MIB, 4, "before what is kept");
             VERIFY_PART(p, 9 * MIB, REGION - 9 * MIB, 4, "behind what is kept");
+            if (i % 2)
+                VERIFY_ZERO(hole, MIB / 2, "new memory in the place of what is kept");
             _exit(0);
         }
         child_was_right(pid, "the child");

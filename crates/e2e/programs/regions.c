@@ -1,67 +1,7 @@
 /* regions PART: arrays beyond RAM by the C interface (crates/capi), in a program that foreswap did not start. */
-#include "check.h"
+#include "region_forks.h"
 
-#include <foreswap.h>
-#include <netinet/in.h>
-#include <spawn.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/un.h>
-
-#define LIMIT (16 * MIB)
-#define SIZE (48 * MIB)
-
-static void open_engine_with(const char *option)
-{
-    const char *options[] = {"--memory=16M", option, NULL};
-    CHECK(foreswap_open(options) == 0, "foreswap_open: %s", foreswap_error());
-}
-
-static void open_engine(void)
-{
-    open_engine_with(NULL);
-}
-
-static char *region(size_t size)
-{
-    char *p = foreswap_map(size);
-    CHECK(p, "foreswap_map: %s", foreswap_error());
-    return p;
-}
-
-static void unmap(void *p)
-{
-    CHECK(foreswap_unmap(p) == 0, "foreswap_unmap: %s", foreswap_error());
-}
-
-/* A number of the figures, the first of its name from `after` on. */
-static uint64_t figure(const char *after, const char *name)
-{
-    static char text[64 << 10];
-    char key[64];
-    CHECK(foreswap_stats(text, sizeof text) > 0, "foreswap_stats: %s", foreswap_error());
-    const char *at = strstr(text, after);
-    snprintf(key, sizeof key, "\"%s\":", name);
-    at = at ? strstr(at, key) : NULL;
-    CHECK(at, "%s in %s", name, text);
-    return strtoull(at + strlen(key), NULL, 10);
-}
-
-static uint64_t total(const char *name)
-{
-    return figure("\"totals\"", name);
-}
-
-/* A filled region, most of which is swapped out. */
-static char *swapped(uint64_t seed)
-{
-    if (!foreswap_is_open())
-        open_engine();
-    char *p = region(SIZE);
-    fill(p, SIZE, seed);
-    CHECK(present_pages(p, SIZE) * PAGE <= LIMIT, "%zu pages present", present_pages(p, SIZE));
-    return p;
-}
 
 /* Other memory is not managed and does not count; the limit holds. */
 static void limit(void)
@@ -206,145 +146,6 @@ static void lent(void)
     CHECK(memcmp(got, p + 8 * MIB, lent) == 0, "the pipe has other bytes than the region");
 }
 
-static void forks(void)
-{
-    char *p = swapped(11);
-    pid_t child = fork();
-    CHECK(child >= 0, "fork");
-    if (child == 0) {
-        VERIFY(p, SIZE, 11, "the child's region");
-        fill(p, SIZE, 12);
-        char *q = region(SIZE);
-        VERIFY_ZERO(q, SIZE, "a region of the child");
-        fill(q, SIZE, 13);
-        pid_t grandchild = fork();
-        CHECK(grandchild >= 0, "fork");
-        if (grandchild == 0) {
-            VERIFY(p, SIZE, 12, "the grandchild's region");
-            VERIFY(q, SIZE, 13, "the grandchild's second region");
-            unmap(q);
-            fill(p, SIZE, 14);
-            VERIFY(p, SIZE, 14, "the grandchild's region, changed");
-            _exit(0);
-        }
-        VERIFY(p, SIZE, 12, "the child's region, changed");
-        VERIFY(q, SIZE, 13, "the child's second region");
-        CHECK(reap(grandchild) == 0, "the grandchild failed");
-        _exit(0);
-    }
-    fill(p, SIZE / 2, 15);
-    VERIFY_PART(p, SIZE / 2, SIZE / 2, 11, "the parent's region");
-    VERIFY(p, SIZE / 2, 15, "the parent's region, changed");
-    CHECK(reap(child) == 0, "the child failed");
-    VERIFY(p, SIZE / 2, 15, "the parent's region, after the child");
-    uint64_t resident = figure("\"is\":\"run\"", "resident_bytes");
-    CHECK(resident <= LIMIT, "%zu bytes resident", (size_t)resident);
-}
-
-/* A child whose memory is small when it forks. */
-static void bare_forks(void)
-{
-    open_engine();
-    char *p = region(2 * MIB);
-    fill(p, 2 * MIB, 16);
-    for (int turn = 0; turn < 3; turn++) {
-        pid_t child = fork();
-        CHECK(child >= 0, "fork");
-        if (child == 0) {
-            VERIFY(p, 2 * MIB, 16, "the child's region");
-            char *q = region(SIZE);
-            fill(q, SIZE, 17);
-            VERIFY(q, SIZE, 17, "a region of the child");
-            CHECK(present_pages(q, SIZE) * PAGE <= LIMIT, "%zu", present_pages(q, SIZE));
-            VERIFY(p, 2 * MIB, 16, "the child's region, later");
-            _exit(0);
-        }
-        CHECK(reap(child) == 0, "the child failed");
-    }
-    VERIFY(p, 2 * MIB, 16, "the parent's region");
-}
-
-static volatile int stop;
-
-static void *keep_writing(void *argument)
-{
-    char *p = argument;
-    for (uint64_t turn = 0; !stop; turn++) {
-        fill(p, SIZE / 4, 1000 + turn);
-        VERIFY(p, SIZE / 4, 1000 + turn, "what a thread writes during forks");
-    }
-    return NULL;
-}
-
-extern char **environ;
-
-/* Forks of all kinds while another thread swaps. */
-static void many_forks(void)
-{
-    char *p = swapped(18);
-    pthread_t thread;
-    char *q = region(SIZE / 4);
-    CHECK(pthread_create(&thread, NULL, keep_writing, q) == 0, "thread");
-    for (int turn = 0; turn < 20; turn++) {
-        pid_t child = fork();
-        CHECK(child >= 0, "fork");
-        if (child == 0) {
-            size_t page = mix(turn) % (SIZE / PAGE) * PAGE;
-            VERIFY_PART(p, page, PAGE, 18, "the child's page");
-            _exit(0);
-        }
-        CHECK(reap(child) == 0, "the child failed");
-        child = vfork();
-        if (child == 0)
-            _exit(wrong_words(p, 0, PAGE, 18) == 0 ? 3 : 4);
-        CHECK(reap(child) == 3, "the vfork child failed");
-        char *line[] = {"true", NULL};
-        CHECK(posix_spawnp(&child, "true", NULL, NULL, line, environ) == 0, "posix_spawn");
-        CHECK(reap(child) == 0, "the spawned child failed");
-        CHECK(system("exit 5") == 5 << 8, "system");
-    }
-    stop = 1;
-    pthread_join(thread, NULL);
-    VERIFY(p, SIZE, 18, "the parent's region");
-}
-
-/* A fork past the C library: no handler runs. */
-static void raw_fork(void)
-{
-    char *p = swapped(19);
-    for (int turn = 0; turn < 3; turn++) {
-        pid_t child = syscall(SYS_fork);
-        CHECK(child >= 0, "fork");
-        if (child == 0) {
-            VERIFY(p, SIZE, 19, "the child's region");
-            _exit(0);
-        }
-        VERIFY(p, SIZE, 19, "the parent's region");
-        CHECK(reap(child) == 0, "the child failed");
-    }
-}
-
-/* The same for an ordinary user: the child must not read zeros. */
-static void raw_fork_unseen(void)
-{
-    char *p = swapped(27);
-    for (int turn = 0; turn < 3; turn++) {
-        pid_t child = syscall(SYS_fork);
-        CHECK(child >= 0, "fork");
-        if (child == 0)
-            _exit(((volatile char *)p)[mix(turn) % SIZE] == 0 ? 1 : 2);
-        CHECK(reap(child) == 128 + SIGSEGV, "the child went on");
-        child = fork();
-        CHECK(child >= 0, "fork");
-        if (child == 0) {
-            VERIFY(p, SIZE, 27, "the child's region");
-            _exit(0);
-        }
-        CHECK(reap(child) == 0, "the child failed");
-    }
-    VERIFY(p, SIZE, 27, "the parent's region");
-}
-
 /* The program that this one becomes has an engine of its own. */
 static void execs(void)
 {
@@ -396,7 +197,7 @@ static void misuse(void)
     fails(foreswap_open(nowhere), "/no/such/folder");
     setenv("FORESWAP_COMMAND", "/no/such/command", 1);
     const char *good[] = {"--memory=16M", NULL};
-    fails(foreswap_open(good), "cannot be executed");
+    fails(foreswap_open(good), "/no/such/command could not be started: No such file");
     unsetenv("FORESWAP_COMMAND");
     CHECK(foreswap_is_open() == 0, "open");
     open_engine();
@@ -491,9 +292,11 @@ int main(int argc, char **argv)
         {"limit", limit},         {"few_then_many", few_then_many}, {"threads", threads},
         {"come_and_go", come_and_go}, {"files", files},             {"lent", lent},
         {"forks", forks},         {"bare_forks", bare_forks},       {"many_forks", many_forks},
-        {"raw_fork", raw_fork}, {"raw_fork_unseen", raw_fork_unseen},   {"execs", execs},                 {"advice", advice},
-        {"misuse", misuse},       {"waits", waits},                 {"reads", reads},
-        {"exits", exits},         {"left_behind", left_behind},
+        {"forks_while_opening", forks_while_opening}, {"regions_during_forks", regions_during_forks},
+        {"raw_fork", raw_fork},   {"raw_fork_unseen", raw_fork_unseen}, {"rights_given_up", rights_given_up},
+        {"execs", execs},         {"advice", advice},               {"misuse", misuse},
+        {"waits", waits},         {"reads", reads},                 {"exits", exits},
+        {"left_behind", left_behind},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

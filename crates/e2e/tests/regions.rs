@@ -1,5 +1,5 @@
 //! Regions of memory beyond RAM in programs that foreswap did not start (`crates/capi`). The checks are in
-//! `programs/regions.c`; each leaves no process behind.
+//! `programs/regions.c` and `region_forks.h`; each leaves no process behind.
 
 use std::fs;
 use std::path::Path;
@@ -45,13 +45,12 @@ fn part(name: &str) {
         let outcome = end(job.start()).succeeded();
         assert_eq!(outcome.text(), format!("{name}: as it should be\n"));
         let notes = outcome.stderr.lines();
-        let other: Vec<&str> = notes.filter(|line| !line.starts_with("note ")).collect();
-        assert!(
-            other
-                .iter()
-                .all(|line| line.contains("uses more than the limit")),
-            "{other:?}"
-        );
+        // What a busy machine makes it say.
+        let may_say = ["uses more than the limit", "the disk still writes"];
+        let is_known = |line: &&str| may_say.iter().any(|text| line.contains(text));
+        let notes = notes.filter(|line| !line.starts_with("note "));
+        let other: Vec<&str> = notes.filter(|line| !is_known(line)).collect();
+        assert!(other.is_empty(), "{other:?}");
     }
 }
 
@@ -66,6 +65,8 @@ parts!(
     forks
     bare_forks
     many_forks
+    forks_while_opening
+    regions_during_forks
     advice
     misuse
     exits
@@ -94,6 +95,13 @@ fn raw_fork() {
             "{}",
             outcome.stderr
         );
+    }
+}
+
+#[test]
+fn rights_given_up() {
+    if requirement::root("rights_given_up") {
+        part("rights_given_up");
     }
 }
 
@@ -194,7 +202,14 @@ fn an_ordinary_user_needs_the_device() {
             .cwd(copies.join("work"))
             .env("TMPDIR", copies.join("work"))
     };
-    for part in ["files", "forks", "raw_fork_unseen"] {
+    for part in [
+        "files",
+        "forks",
+        "many_forks",
+        "forks_while_opening",
+        "regions_during_forks",
+        "raw_fork_unseen",
+    ] {
         end(job("with", part).start()).succeeded();
     }
     let refused = end(job("without", "limit").start());
@@ -242,6 +257,27 @@ fn the_example_builds_with_pkg_config() {
         .start());
     let text = outcome.succeeded().text();
     assert_eq!(text, "sum 562949936644096, expected 562949936644096\n");
+}
+
+#[test]
+fn the_example_of_the_document_compiles() {
+    let test = "the_example_of_the_document_compiles";
+    let Some(compiler) = requirement::command(test, "gcc") else {
+        return;
+    };
+    let root = requirement::workspace();
+    let document = fs::read_to_string(root.join("docs/ARRAYS.md")).expect("the document");
+    let example = document.split("```c\n").nth(1).expect("an example in C");
+    let (example, _) = example.split_once("```").expect("its end");
+    let scratch = Scratch::new(test);
+    let file = scratch.join("job.c");
+    let text =
+        format!("#include <foreswap.h>\n#include <stdio.h>\nint main(void)\n{{\n{example}}}\n");
+    fs::write(&file, text).expect("a file");
+    let line = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"];
+    let include = root.join("crates/capi/include");
+    let job = Job::new(compiler).args(line).arg("-I").arg(include);
+    job.arg(file).run().succeeded();
 }
 
 /// Each function of the library is declared, and no other.

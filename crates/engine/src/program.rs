@@ -20,7 +20,7 @@ use crate::sys::gate::{Gate, Inside};
 use crate::sys::stacks::ControlBlocks;
 use crate::sys::thread::Thread;
 pub use forks::Forks;
-pub use regions::{MOST_REGIONS, Regions};
+pub use regions::{Listed, MOST_REGIONS, Regions};
 
 /// Values of [`Program::state`].
 pub mod state {

@@ -49,9 +49,12 @@ pub fn library() -> Result<&'static Library, Error> {
     Ok(LIBRARY.get_or_init(|| library))
 }
 
-/// Where it may be: beside the program, in `lib/foreswap` next to the program's folder, or where the loader looks.
+/// Where it may be: beside the program, in `lib/foreswap` next to the program's folder, or where the loader looks. In a
+/// setuid program, the variable is that of somebody else, and does not count.
 fn places() -> Vec<PathBuf> {
-    if let Some(file) = std::env::var_os(VARIABLE) {
+    // SAFETY: reads a word of the auxiliary vector.
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if let Some(file) = std::env::var_os(VARIABLE).filter(|_| !is_secure) {
         return vec![PathBuf::from(file)];
     }
     let program = std::env::current_exe().unwrap_or_default();

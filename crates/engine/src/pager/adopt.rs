@@ -5,7 +5,8 @@
 //! finds the present pages through pagemap. From then on, each growth is registered before the program can touch it.
 //! A look at the maps, a few times a second, finds growth that was not reported.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
 
 use foreswap_core::Outcome;
 use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, len};
@@ -13,7 +14,7 @@ use foreswap_core::world::Mmu;
 
 use super::boot::pages_of;
 use super::huge;
-use super::space::anonymous;
+use super::space::{anonymous, each_part};
 use super::world::now;
 use super::{Mode, Pager, SOON};
 use crate::ledger::SeenKind;
@@ -113,8 +114,12 @@ impl Pager {
         self.grant.spend(&mut self.w.account);
         self.mode = Mode::Armed;
         self.program.set_state(state::ARMED);
-        for vma in vmas {
-            self.adopt(vma.start..vma.end);
+        if self.program.regions.are_all() {
+            self.adopt_regions();
+        } else {
+            for vma in vmas {
+                self.adopt(vma.range());
+            }
         }
         self.take_hints();
         if let Some(shared_then) = self.forked_with.take() {
@@ -124,6 +129,39 @@ impl Pager {
             self.w.account.on_gone(&mut self.w.seat(), gone);
         }
         self.return_prepaid();
+    }
+
+    /// Adopts the regions that the program has named. Those that it names from now on are reported, as the program knows
+    /// that the engine is armed.
+    fn adopt_regions(&mut self) {
+        fence(SeqCst);
+        for region in self.program.regions.listed() {
+            let range = &region.range;
+            let registered = self.w.register(range.start, range.len());
+            // To search the table for each of many takes long.
+            if registered.is_ok() && (region.is_still() || self.is_still_named(range)) {
+                self.on_registered(range);
+            }
+        }
+    }
+
+    /// `range` was registered: whether it is still memory that the program has named. Another thread may have unmapped a
+    /// region meanwhile, and the heap may have got its place: then nothing there is managed. Nothing there was evicted,
+    /// either: regions are struck off before they are unmapped.
+    pub(super) fn is_still_named(&mut self, range: &std::ops::Range<usize>) -> bool {
+        let regions = &self.program.regions;
+        if !regions.are_all() || regions.cover(range) {
+            return true;
+        }
+        let all = pages_of(range);
+        let end = |part: &std::ops::Range<usize>| self.w.program.unregister(part.start, part.len());
+        // What cannot be unregistered is of a kind that cannot be registered.
+        let _ = each_part([all.clone()], end, |_| false);
+        for part in self.mm.managed_in(&all) {
+            self.w.record(|to| to.change(SeenKind::Unmap, &part));
+            self.mm.unmap(&mut self.w, &part);
+        }
+        false
     }
 
     /// Uncharge the pages that were charged in advance and not found.
@@ -212,12 +250,21 @@ impl Pager {
 
     /// A fault on a page unknown to the core, with no event pending that explains it: a mapping grew in place, or
     /// went away meanwhile. The page is registered, otherwise there would be no fault. It is therefore managed,
-    /// whatever its kind.
+    /// whatever its kind; if the program has named regions, only where one of them is ([`Self::is_still_named`]).
     pub(crate) fn on_unmanaged(&mut self, address: u64) {
         let at = Vpn::of(address).address() as usize;
-        let mut vmas = anonymous().unwrap_or_default().into_iter();
-        if let Some(vma) = vmas.find(|vma| vma.range().contains(&at)) {
-            self.adopt(vma.range());
+        let regions = &self.program.regions;
+        let found = if regions.are_all() {
+            regions.ranges().find(|range| range.contains(&at))
+        } else {
+            let vmas = anonymous().unwrap_or_default().into_iter();
+            vmas.map(|vma| vma.range())
+                .find(|range| range.contains(&at))
+        };
+        if let Some(range) = found
+            && self.adopt(range.clone())
+        {
+            self.is_still_named(&range);
         }
         if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
             self.w.wake(Vpn::of(address));

@@ -14,6 +14,7 @@ use super::lazy::{Heard, once_it_is_free};
 use super::snapshot::{Fate, Region, Snapshot};
 use super::{Mode, Pager};
 use crate::ledger::SeenKind;
+use crate::program::Listed;
 use crate::sys::maps;
 
 /// Adopt the parent's memory: register all of it, then find each page on an area or in memory.
@@ -35,29 +36,30 @@ pub(super) fn inherit(
         return Err(BootError::Spoilt);
     }
     pager.mode = Mode::Armed;
-    let w = &mut pager.w;
-    // A region that another thread of the parent unmapped or moved at the last moment is absent, cut, or replaced.
-    // Find its remains in the maps.
-    let vmas = super::space::anonymous().map_err(system("reading maps"))?;
     let mut regions: Vec<PageRange> = Vec::new();
+    let remains = remains(pager)?;
     for Region { range: region, .. } in snapshot.regions() {
-        for vma in &vmas {
-            let part = overlap(&region, &pages_of(&vma.range()));
+        for (there, listed) in &remains {
+            let part = overlap(&region, there);
             let bytes = bytes_of(&part);
             if bytes.is_empty() {
                 continue;
             }
-            match once_it_is_free(|| w.register(bytes.start, bytes.len())) {
-                Ok(()) => regions.push(part),
+            match once_it_is_free(|| pager.w.register(bytes.start, bytes.len())) {
+                Ok(()) => {
+                    let is_still = listed.as_ref().is_none_or(Listed::is_still);
+                    if is_still || pager.is_still_named(&bytes) {
+                        regions.push(part);
+                    }
+                }
                 // Memory of a kind that was never managed.
                 Err(Errno::INVAL) => {}
                 Err(errno) => return Err(system("UFFDIO_REGISTER")(errno)),
             }
         }
     }
-    if snapshot.has_pages() {
-        w.keep_inherited(&regions);
-    }
+    let w = &mut pager.w;
+    w.keep_inherited(&regions, snapshot.has_pages());
     for region in &regions {
         w.record(|to| to.change(SeenKind::Map, region));
         pager.mm.adopt(w, region.clone(), &[]);
@@ -130,6 +132,24 @@ pub(super) fn inherit(
         pager.take_guest(child, heard.changed_since);
     }
     Ok(())
+}
+
+/// Where the parent's memory may be. A region that another thread of the parent unmapped or moved at the last moment is
+/// absent, cut, or replaced. If the program names regions, the table has what is left of them: each counts by itself, as
+/// its neighbours may be gone.
+fn remains(pager: &Pager) -> Result<Vec<(PageRange, Option<Listed<'static>>)>, BootError> {
+    let regions = &pager.program.regions;
+    if regions.are_all() {
+        let listed = regions.listed();
+        return Ok(listed
+            .map(|region| (pages_of(&region.range), Some(region)))
+            .collect());
+    }
+    let vmas = super::space::anonymous().map_err(system("reading maps"))?;
+    Ok(vmas
+        .iter()
+        .map(|vma| (pages_of(&vma.range()), None))
+        .collect())
 }
 
 /// Drop one page of the program; the resulting event is read here, because no other thread can.

@@ -20,7 +20,7 @@ use foreswap_store::ring::Uring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
-use rustix::mm::Advice;
+use rustix::mm::{Advice, MsyncFlags, msync};
 
 use super::adopt::pages;
 use super::boot::bytes_of;
@@ -137,6 +137,9 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
             .into_iter()
             .map(|region| region.range)
             .collect();
+        if !regions.iter().all(|region| is_there(program, region)) {
+            return None;
+        }
         let uffd = open_uffd().ok()?;
         if snapshot.has_pages() {
             // Wiped memory must not be found again, nor dropped.
@@ -194,6 +197,18 @@ pub(super) fn open_uffd() -> Result<Uffd, UffdError> {
         .into_iter()
         .find_map(|features| Uffd::open(features).ok());
     opened.map_or_else(|| Uffd::open(Features::NEEDED), Ok)
+}
+
+/// Whether all of `region` is still there. Some may be kept from children, or another thread has unmapped some at the last
+/// moment. New memory may come to such a hole, which must not get what the parent had there.
+fn is_there(program: &Program, region: &PageRange) -> bool {
+    let bytes = bytes_of(region);
+    if program.regions.are_all() {
+        return program.regions.cover(&bytes);
+    }
+    let start = core::ptr::without_provenance_mut(bytes.start);
+    // SAFETY: writes nothing: no file is mapped there.
+    unsafe { msync(start, bytes.len(), MsyncFlags::ASYNC) }.is_ok()
 }
 
 /// Registers the present parts of `regions`, of which pages are absent if `lacks`. INVAL: memory of a kind that was never

@@ -49,7 +49,8 @@ impl Pager {
     /// memory yet.
     pub(super) fn register_replaced(&mut self, range: &PageRange) {
         // Nothing may be registered during a fork, a new thread's stack is not recognised yet, the C library's calls
-        // report what they map, and a program that names regions has no other managed memory. A later look at the map finds what is left.
+        // report what they map, and a program that names regions has no other managed memory. A later look at the map
+        // finds what is left.
         let is_reported = self.program.replacing.load(Relaxed) != 0;
         let may_be_stack = self.program.threads_made().is_none();
         let many = self.space.mappings >= MAPPINGS;

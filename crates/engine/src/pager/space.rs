@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use foreswap_core::units::{PAGE_SIZE, PageRange, overlap};
+use foreswap_core::units::{PAGE_SIZE, PageRange, len, overlap};
 use rustix::io::Errno;
 
 use super::boot::{bytes_of, pages_of};
@@ -105,8 +105,13 @@ impl Space {
         shared.map_or(0, |pages| pages as u64)
     }
 
-    /// Pages of private memory that are present.
-    pub(crate) fn resident(&self) -> u64 {
+    /// Pages of private memory that are present; of regions alone, if the program has named some.
+    pub(crate) fn resident(&mut self) -> u64 {
+        if self.program.regions.are_all() {
+            let regions = self.program.regions.ranges().map(|range| pages_of(&range));
+            let present = regions.map(|region| self.present(&region).unwrap_or_default());
+            return present.flatten().map(|run| len(&run)).sum();
+        }
         let sizes = self.statm.read();
         sizes.map_or(0, |sizes| (sizes.anonymous_resident() / PAGE_SIZE) as u64)
     }

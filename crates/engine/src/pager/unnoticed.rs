@@ -13,6 +13,7 @@ use foreswap_core::units::{Nanos, len};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::adopt::{SMALLEST, pages};
+use super::boot::pages_of;
 use super::world::now;
 use super::{IDLE, Mode, Pager, SOON};
 
@@ -50,16 +51,24 @@ impl Pager {
         self.pay_for_found();
         let waits = self.w.account.unpaid() > 0;
         let data = self.space.data_bytes().unwrap_or(self.data_bytes);
-        let is_named = self.program.regions.are_all();
-        if is_named || data == self.data_bytes || !self.hold.is_none() {
+        if data == self.data_bytes || !self.hold.is_none() {
             return waits;
         }
         if self.mode == Mode::Bare {
             self.data_bytes = data;
-            // Noticed memory is within the grant.
+            // Noticed memory is within the grant, but for what comes while the grant is extended.
             let before = self.grant.pages();
+            let regions = &self.program.regions;
+            let named: u64 = regions.ranges().map(|range| len(&pages_of(&range))).sum();
+            if regions.are_all() && named <= before {
+                return waits;
+            }
             self.extend_grant();
             return self.grant.pages() != before;
+        }
+        if self.program.regions.are_all() {
+            // Each is reported.
+            return waits;
         }
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
             return waits;

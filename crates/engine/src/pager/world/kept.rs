@@ -115,9 +115,9 @@ impl Linux {
         }
     }
 
-    /// `regions` are registered, and pages of them are out.
-    pub fn keep_inherited(&mut self, regions: &[PageRange]) {
-        self.kept.is_on = self.misses_forks();
+    /// `regions` are registered; some of their pages are out if `lacks`.
+    pub fn keep_inherited(&mut self, regions: &[PageRange], lacks: bool) {
+        self.kept.is_on = lacks && self.misses_forks();
         for region in regions {
             self.keep_managed(region, Vec::new);
         }
