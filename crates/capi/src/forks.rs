@@ -9,17 +9,12 @@
 //! that.
 //!
 //! Of a fork past the C library, the kernel tells the engine, which then serves the child, if it has the right to be told
-//! (CAP_SYS_PTRACE). Otherwise the child would read zeros for absent pages. So the regions are kept from children
-//! (MADV_DONTFORK) except while these handlers are at work: such a child gets SIGSEGV instead.
+//! (CAP_SYS_PTRACE). Otherwise the engine keeps the regions from such a child, which gets SIGSEGV there.
 
-use core::ffi::{c_int, c_void};
-use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::{Duration, Instant};
 
 use foreswap::program::own_pid;
-use foreswap::sys::gate::Gate;
 use foreswap::sys::own_memory;
 use foreswap::sys::thread::thread_pointer;
 use foreswap::sys::uffd::{Features, Uffd};
@@ -27,15 +22,8 @@ use foreswap::sys::uffd::{Features, Uffd};
 use crate::PROGRAM;
 use crate::open::{Mode, OPENER, mode};
 
-/// Threads that list, unlist or unmap a region are inside: what is listed is mapped, and is kept from children or not as
-/// all others are.
-pub static GATE: Gate = Gate::new();
-/// How long a fork waits for them. A thread that forks in a signal handler may be inside itself.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// There is an engine, and the kernel does not tell it of forks: regions are kept from children.
+/// There is an engine, and the kernel does not tell it of forks: it keeps regions from children.
 static UNSEEN: AtomicBool = AtomicBool::new(false);
-/// A fork of the C library is in progress: its child gets the regions. Changes while nobody is inside the gate.
-static GIVES: AtomicBool = AtomicBool::new(false);
 
 /// This object was loaded.
 pub fn begin() {
@@ -59,57 +47,17 @@ pub fn lacks_regions() -> bool {
     UNSEEN.load(SeqCst) && PROGRAM.pid.load(Relaxed) != own_pid()
 }
 
-/// A new region, by a thread that is inside. The child of a fork in progress has it if the list has it.
-pub fn keep_from_children(region: &Range<usize>) {
-    if UNSEEN.load(SeqCst) && !GIVES.load(SeqCst) {
-        advise(region, libc::MADV_DONTFORK);
-    }
-}
-
-/// Refused only for memory that is gone.
-fn advise(region: &Range<usize>, advice: c_int) {
-    // SAFETY: changes nothing but whether children have the memory.
-    unsafe { libc::madvise(region.start as *mut c_void, region.len(), advice) };
-}
-
-/// Gives all regions to children from now on, or keeps them. Between the engine's permission to fork and its end, which
-/// one thread at a time has.
-fn give_all(gives: bool) {
-    if !UNSEEN.load(SeqCst) {
-        return;
-    }
-    // Other memory must not come to a region's place meanwhile.
-    GATE.close();
-    let began = Instant::now();
-    while !GATE.is_empty() && began.elapsed() < PATIENCE {
-        std::thread::yield_now();
-    }
-    GIVES.store(gives, SeqCst);
-    let advice = if gives {
-        libc::MADV_DOFORK
-    } else {
-        libc::MADV_DONTFORK
-    };
-    for region in PROGRAM.regions.ranges() {
-        advise(&region, advice);
-    }
-    GATE.open();
-}
-
 unsafe extern "C" fn before() {
     OPENER.pause();
     PROGRAM.before_fork();
-    give_all(true);
 }
 
 unsafe extern "C" fn in_parent() {
-    give_all(false);
     PROGRAM.after_fork_parent();
     OPENER.go_on();
 }
 
 unsafe extern "C" fn in_child() {
-    GATE.reset();
     OPENER.reset();
     if PROGRAM.ring.load(Relaxed) == 0 {
         // Otherwise `after_fork_child` does it. Another thread may have been allocating.
@@ -122,5 +70,4 @@ unsafe extern "C" fn in_child() {
         // The parent may have given up rights after it had opened its engine, which has kept them.
         UNSEEN.store(true, SeqCst);
     }
-    give_all(false);
 }

@@ -35,8 +35,6 @@ pub fn map(bytes: usize) -> Result<*mut c_void, Error> {
 
 /// Lists the region, or unmaps it.
 fn list(range: &Range<usize>) -> Result<(), Error> {
-    let _inside = forks::GATE.enter();
-    forks::keep_from_children(range);
     if PROGRAM.regions.add(range) {
         return Ok(());
     }
@@ -60,7 +58,6 @@ fn manage(range: &Range<usize>) -> Result<(), Error> {
             why => why,
         },
     };
-    let _inside = forks::GATE.enter();
     PROGRAM.regions.remove(range.start);
     // SAFETY: mapped by `map`, and nobody has its address.
     let _ = unsafe { munmap(range) };
@@ -121,7 +118,6 @@ pub unsafe fn unmap(at: usize) -> Result<(), Error> {
     if forks::lacks_regions() {
         return Err(Error::Lacks);
     }
-    let _inside = forks::GATE.enter();
     let bytes = PROGRAM.regions.remove(at).ok_or(Error::NoRegion { at })?;
     // SAFETY: the caller's promise, and it was mapped by `map` with this length.
     let unmapped = unsafe { munmap(&(at..at + bytes)) };

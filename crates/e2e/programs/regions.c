@@ -125,8 +125,7 @@ static void files(void)
 /* The pages of a pipe are those of the region, while these go and others come. */
 static void lent(void)
 {
-    /* A part of a huge page that is lent keeps the rest of it from being freed, which takes long at times. */
-    open_engine_with("--thp=never");
+    open_engine();
     char *p = swapped(8);
     int ends[2];
     CHECK(pipe(ends) == 0 && fcntl(ends[1], F_SETPIPE_SZ, MIB) > 0, "a pipe");

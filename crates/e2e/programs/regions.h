@@ -6,15 +6,10 @@
 #define LIMIT (16 * MIB)
 #define SIZE (48 * MIB)
 
-static void open_engine_with(const char *option)
-{
-    const char *options[] = {"--memory=16M", option, NULL};
-    CHECK(foreswap_open(options) == 0, "foreswap_open: %s", foreswap_error());
-}
-
 static void open_engine(void)
 {
-    open_engine_with(NULL);
+    const char *options[] = {"--memory=16M", NULL};
+    CHECK(foreswap_open(options) == 0, "foreswap_open: %s", foreswap_error());
 }
 
 static char *region(size_t size)

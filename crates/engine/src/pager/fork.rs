@@ -144,9 +144,13 @@ impl Pager {
         if !self.hold.is_held() {
             return 0;
         }
+        if self.w.kept.is_on() {
+            // What is marked now must be managed memory, and not other memory in its place.
+            self.settle();
+        }
+        self.w.give_no_more();
         let child = self.child.take();
         let next = self.hold.release();
-        self.w.give_no_more();
         self.mm.release();
         self.w.account.end_fork();
         self.on_shared_anew();

@@ -35,6 +35,11 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// Whether managed memory is kept from children.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
     /// The managed memory in `range` is gone.
     pub fn forget(&mut self, range: &PageRange) {
         if !range.is_empty() {
