@@ -238,7 +238,7 @@ fn programs_without_an_engine() {
                 held,
                 HELD * MIB,
                 "unknown",
-                &["runs unmanaged", "LD_PRELOAD"],
+                &["runs unmanaged", "FORESWAP_SOCKET is set to nothing"],
             );
         }
     }

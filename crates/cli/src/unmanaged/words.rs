@@ -87,6 +87,9 @@ pub fn why_unmanaged(member: &Member, family: &Family) -> String {
     }
     let variables = member.variables();
     let mut each = variables.split(|&byte| byte == 0);
+    if each.clone().any(|one| one == b"FORESWAP_SOCKET=") {
+        return "FORESWAP_SOCKET is set to nothing, which keeps a program from being managed; do not set it".into();
+    }
     let preload = each.find_map(|one| one.strip_prefix(b"LD_PRELOAD="));
     if !variables.is_empty() && preload.is_none() {
         return "it was started without LD_PRELOAD; keep the environment".into();

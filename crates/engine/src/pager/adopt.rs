@@ -158,6 +158,7 @@ impl Pager {
         // What cannot be unregistered is of a kind that cannot be registered.
         let _ = each_part([all.clone()], end, |_| false);
         for part in self.mm.managed_in(&all) {
+            self.w.let_children_have(&part);
             self.w.record(|to| to.change(SeenKind::Unmap, &part));
             self.mm.unmap(&mut self.w, &part);
         }
