@@ -262,6 +262,46 @@ static void nobody_is_told(void)
     child_was_right(pid, "a child past the C library");
 }
 
+static char *both_regions;
+static size_t both_wrong;
+
+/* Forks past the C library, one after the other. */
+static void *forks_past_libc(void *unused)
+{
+    (void)unused;
+    for (int i = 0; !stop; i++) {
+        pid_t pid = ways[i % 3]();
+        if (pid == 0)
+            ends(wrong_words(both_regions, i % 40 * MIB, MIB, 0) ? 91 : 0);
+        int status = -1;
+        raw(SYS_wait4, pid, (long)&status, 0, 0, 0);
+        both_wrong += status != 0;
+    }
+    return NULL;
+}
+
+/* Forks by the C library and past it at the same moments. */
+static void at_the_same_moment(void)
+{
+    both_regions = swapped_region(0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, forks_past_libc, NULL) == 0, "thread");
+    for (int i = 0; i < 80; i++) {
+        pid_t pid = forked();
+        if (pid == 0) {
+            VERIFY_PART(both_regions, i % 40 * MIB, MIB, 0, "a child");
+            _exit(0);
+        }
+        child_was_right(pid, "a child by the C library");
+        if (i % 20 == 19)
+            press(PRESSURE);
+    }
+    stop = 1;
+    pthread_join(thread, NULL);
+    CHECK(both_wrong == 0, "%zu children past the C library were wrong", both_wrong);
+    VERIFY(both_regions, REGION, 0, "the parent");
+}
+
 #define PART (16 * MIB)
 #define NEED 80
 
@@ -375,7 +415,7 @@ static const struct part parts[] = {
     {"children_of_children", children_of_children}, {"parent_leaves", parent_leaves},
     {"many", many}, {"beside_moves", beside_moves}, {"engine_is_killed", engine_is_killed},
     {"nobody_is_told", nobody_is_told}, {"no_child_reads_zeros", no_child_reads_zeros},
-    {"own_advice", own_advice},
+    {"own_advice", own_advice}, {"at_the_same_moment", at_the_same_moment},
 };
 
 int main(int argc, char **argv)

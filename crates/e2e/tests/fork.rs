@@ -168,6 +168,12 @@ fn past_libc_many_in_little_swap() {
     past_libc("many", Managed::limit(LIMIT).options(little));
 }
 
+/// The kernel's report does not tell whose fork it is.
+#[test]
+fn past_libc_at_the_same_moment() {
+    past_libc("at_the_same_moment", Managed::limit(LIMIT));
+}
+
 #[test]
 fn past_libc_beside_moves() {
     if let Some(outcome) = past_libc("beside_moves", Managed::limit(LIMIT)) {

@@ -13,6 +13,7 @@ use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, len};
 use foreswap_core::world::Mmu;
 
 use super::boot::pages_of;
+use super::guests::mark;
 use super::huge;
 use super::space::{anonymous, each_part};
 use super::world::now;
@@ -114,6 +115,7 @@ impl Pager {
         self.grant.spend(&mut self.w.account);
         self.mode = Mode::Armed;
         self.program.set_state(state::ARMED);
+        mark::register(&self.w.program);
         if self.program.regions.are_all() {
             self.adopt_regions();
         } else {

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use foreswap_core::process::Stage;
 use foreswap_core::units::{Nanos, Vpn};
 
+use super::guests::Reported;
 use super::snapshot::{Region, Snapshot};
 use super::world::now;
 use super::{Mode, Pager, handover};
@@ -96,7 +97,7 @@ impl Pager {
 
     fn let_fork(&mut self, slot: SlotIndex, words: [u64; 4]) {
         self.w.give_to_child();
-        self.fork_seen = false;
+        self.reported = Reported::None;
         handover::expect_child(self.program.board.load(Relaxed));
         self.answer(slot, words);
     }
@@ -149,6 +150,7 @@ impl Pager {
             self.settle();
         }
         self.w.give_no_more();
+        self.reported = Reported::None;
         let child = self.child.take();
         let next = self.hold.release();
         self.mm.release();

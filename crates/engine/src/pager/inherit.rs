@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use super::boot::{BootError, bytes_of, pages_of, system};
+use super::guests::mark;
 use super::lazy::{Heard, once_it_is_free};
 use super::snapshot::{Fate, Region, Snapshot};
 use super::{Mode, Pager};
@@ -59,6 +60,7 @@ pub(super) fn inherit(
         }
     }
     let w = &mut pager.w;
+    mark::register(&w.program);
     w.keep_inherited(&regions, snapshot.has_pages());
     for region in &regions {
         w.record(|to| to.change(SeenKind::Map, region));

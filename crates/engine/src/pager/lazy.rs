@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
 use foreswap_core::process::Copy;
-use foreswap_core::units::{PageRange, Vpn, overlap, without};
+use foreswap_core::units::{Nanos, PageRange, Vpn, overlap, without};
 use foreswap_store::ring::Uring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd};
@@ -26,7 +26,7 @@ use super::adopt::pages;
 use super::boot::bytes_of;
 use super::copies::{self, Protection};
 use super::copying::Copying;
-use super::guests::{Child, Needed};
+use super::guests::{Child, Needed, mark};
 use super::moves::{Move, Overdue};
 use super::snapshot::Snapshot;
 use super::world::{kept, now};
@@ -44,6 +44,8 @@ use crate::sys::uffd::{Event, Features, RawMsg, Uffd, UffdError};
 const SPARE: i64 = 1 << 20;
 /// Faults of the child or its parent, each of which may have copied a page, after which the engine starts.
 const COPIES: u64 = 512;
+/// How long a child waits for its memory until it makes itself known, in nanoseconds.
+const SHOWS: Nanos = 300_000;
 /// How often the child is looked at, and how often if it is about to execute a file.
 const LOOK: Duration = Duration::from_millis(2);
 const SOON: Duration = Duration::from_micros(500);
@@ -226,16 +228,24 @@ fn register(uffd: &Uffd, regions: &[PageRange], lacks: bool) -> Option<()> {
         },
         |error: &Errno| *error != Errno::INVAL,
     )
-    .ok()
+    .ok()?;
+    mark::register(uffd);
+    Some(())
 }
 
 /// Tries again while the registration of the fork itself still holds the memory: the parent's engine ends it when it has
-/// read the event (`Pager::on_fork`).
+/// read the event (`Pager::on_fork`), or, if it does not know the child, when that has made itself known.
 pub(super) fn once_it_is_free(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
-    let began = now();
+    let (began, mut is_shown) = (now(), false);
     loop {
         match register() {
-            Err(Errno::BUSY) if now() - began < SETTLES => rustix::thread::sched_yield(),
+            Err(Errno::BUSY) if now() - began < SETTLES => {
+                if !is_shown && now() - began > SHOWS {
+                    is_shown = true;
+                    mark::show();
+                }
+                rustix::thread::sched_yield();
+            }
             other => return other,
         }
     }

@@ -110,8 +110,8 @@ pub(crate) struct Pager {
     expected: Vec<fork::Expected>,
     /// Forks so far.
     forks: u64,
-    /// The kernel has reported the fork that is held.
-    fork_seen: bool,
+    /// The forks that the kernel has reported while one is held.
+    reported: guests::Reported,
     placement: Placement,
     /// When polling for a completion began; 0 when not polling.
     polling_since: Nanos,
@@ -199,7 +199,7 @@ impl Pager {
             sheet: None,
             expected: Vec::new(),
             forks: 0,
-            fork_seen: false,
+            reported: guests::Reported::default(),
             placement: Placement::new(program.pid.load(Relaxed)),
             polling_since: 0,
             space,

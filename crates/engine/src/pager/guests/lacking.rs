@@ -2,6 +2,7 @@
 
 use foreswap_core::units::{PAGE_SIZE, PageRange, Slot, Vpn, len};
 
+use super::mark;
 use crate::pager::lazy::Notes;
 use crate::pager::moves::Move;
 use crate::pager::snapshot::Region;
@@ -31,6 +32,8 @@ pub(super) struct Lacking {
     pub(super) put: Vec<Slot>,
     /// Discarded pages since the last look.
     pub(super) discarded: u64,
+    /// It is the child of an announced fork: the mark was discarded.
+    pub(super) is_announced: bool,
 }
 
 impl Lacking {
@@ -83,6 +86,10 @@ impl Lacking {
 
 impl Notes for Lacking {
     fn forget(&mut self, range: &PageRange) {
+        if range.contains(&mark::page()) {
+            self.is_announced = true;
+            return;
+        }
         self.discarded += len(range);
         self.span(range).for_each(|at| self.settle(at));
     }

@@ -12,6 +12,7 @@
 
 mod areas;
 mod lacking;
+pub(super) mod mark;
 mod serve;
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -95,7 +96,18 @@ impl Drop for Needed {
     }
 }
 
-/// The memory of a child whose fork was not announced.
+/// The forks that were reported while one is announced.
+#[derive(Default)]
+pub(super) enum Reported {
+    #[default]
+    None,
+    /// The memory of its child.
+    One(Child),
+    /// Their children are guests.
+    Several,
+}
+
+/// The memory of a child whose fork was not announced, or may not be the announced one.
 pub(super) struct Child {
     uffd: Uffd,
     _needed: Needed,
@@ -119,13 +131,22 @@ impl Child {
 }
 
 impl Pager {
-    /// The kernel reports a fork. That of a thread that announced it needs nothing: the child registers its memory
-    /// itself once this descriptor is closed.
+    /// The kernel reports a fork. If it is the only one until the fork that a thread announced is over, it needs nothing:
+    /// the child registers its memory itself once this descriptor is closed.
     pub(super) fn on_fork(&mut self, child: OwnedFd) {
-        if self.hold.is_held() && !core::mem::replace(&mut self.fork_seen, true) {
-            return;
+        let child = Child::of(child);
+        if !self.hold.is_held() {
+            return self.take_guest(child, false);
         }
-        self.take_guest(Child::of(child), false);
+        match core::mem::replace(&mut self.reported, Reported::Several) {
+            Reported::None => self.reported = Reported::One(child),
+            // Which of them is the announced one is not known.
+            Reported::One(first) => {
+                self.take_guest_in_doubt(first);
+                self.take_guest_in_doubt(child);
+            }
+            Reported::Several => self.take_guest_in_doubt(child),
+        }
     }
 
     /// Serve the child of a fork that was not announced. `is_lost`: the content of its missing pages is not known.
@@ -133,6 +154,18 @@ impl Pager {
         if let Some(client) = &self.w.client {
             child.is_kept_by(client.fd());
         }
+        let guest = self.guest_of(child, is_lost);
+        self.guests.push(guest);
+    }
+
+    /// The same for a child that may be the announced one. What it lacks is known.
+    fn take_guest_in_doubt(&mut self, child: Child) {
+        let mut guest = self.guest_of(child, false);
+        guest.is_in_doubt();
+        self.guests.push(guest);
+    }
+
+    fn guest_of(&mut self, child: Child, is_lost: bool) -> Guest {
         // First what is in frames, as frames change from now on.
         let (mut pages, mut in_slots) = (Vec::new(), Vec::new());
         for (page, place) in self.mm.places().filter(|_| !is_lost) {
@@ -183,7 +216,7 @@ impl Pager {
         let lacking = Lacking::of(pages, files);
         let mut guest = Guest::new(child, supervisor, regions, lacking, areas, reserved);
         guest.parent_had_changed(&self.changed_recently);
-        self.guests.push(guest);
+        guest
     }
 
     /// Guests begin once no earlier change of the parent's memory can be unread.

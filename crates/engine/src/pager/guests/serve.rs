@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 
 use foreswap_core::units::{PAGE_SIZE, PageRange, Slot, Vpn, len, overlap};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -18,6 +19,8 @@ use crate::pager::moves::Move;
 use crate::sys::thread;
 use crate::sys::uffd::{Outcome, Why};
 
+/// The child of an announced fork makes itself known sooner.
+const DOUBT: Duration = Duration::from_secs(2);
 /// The most pages that one fault brings.
 const AROUND: usize = 16;
 /// The most pages of one read when all are brought.
@@ -37,6 +40,8 @@ pub(in crate::pager) struct Guest {
     charged: u64,
     /// The content of its missing pages is not known.
     is_lost: bool,
+    /// It may be the child of an announced fork until then, which would make itself known.
+    in_doubt_until: Option<Instant>,
     /// Its children, while there is no thread for them.
     children: Vec<Guest>,
     buffer: Vec<Page>,
@@ -80,9 +85,15 @@ impl Guest {
             areas,
             reserved,
             charged: 0,
+            in_doubt_until: None,
             children: Vec::new(),
             buffer: vec![Page([0; PAGE_SIZE]); MOST],
         }
+    }
+
+    /// It may be the child of an announced fork. The supervisor does not keep its memory, or it could not register it.
+    pub(super) fn is_in_doubt(&mut self) {
+        self.in_doubt_until = Some(Instant::now() + DOUBT);
     }
 
     /// Serve it on a thread of its own. Without one, it is returned.
@@ -99,6 +110,17 @@ impl Guest {
     /// Serve what has arrived, and wait for more.
     fn step(&mut self) -> Result<(), Ended> {
         self.read();
+        if let Some(until) = self.in_doubt_until {
+            if self.lacking.is_announced {
+                return Err(Ended);
+            }
+            if Instant::now() > until {
+                self.in_doubt_until = None;
+                if let Some(supervisor) = &self.supervisor {
+                    self.child.is_kept_by(supervisor);
+                }
+            }
+        }
         for write in core::mem::take(&mut self.heard.copies) {
             self.open(write.page)?;
         }
