@@ -3,8 +3,9 @@
 //! The kernel reports each fork (UFFD_EVENT_FORK) to an engine with CAP_SYS_PTRACE, which then serves the child. Without
 //! that right, the child of a fork past the C library would find zeros for pages that are moved out. Before the first page
 //! moves out, all managed memory is therefore kept from children (MADV_DONTFORK), and so is what is managed later: a touch
-//! by such a child raises SIGSEGV, and never gives a wrong byte. A fork by the C library asks the engine first, which gives
-//! all managed memory to children until that fork is over.
+//! by such a child raises SIGSEGV instead. A fork by the C library asks the engine first, which gives all managed memory to
+//! children until that fork is over. A child that another thread makes past the C library in that time finds the zeros
+//! (docs/LIMITS.md).
 //!
 //! All of it is marked, because the kernel does not join mappings with different marks. The memory that the program itself
 //! keeps from children stays so.
