@@ -492,7 +492,40 @@ static void failed_forks(void)
     VERIFY(p, REGION, 19, "in the end");
 }
 
+static void *forks_on_and_on(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(0);
+        if (pid > 0)
+            waitpid(pid, NULL, 0);
+    }
+    return NULL;
+}
+
+/* Processes that end while another thread forks. */
+static void ends_while_forking(void)
+{
+    char *p = swapped_region(90);
+    for (unsigned i = 0; i < 60; i++) {
+        pid_t pid = forked();
+        if (pid == 0) {
+            VERIFY_PART(p, i % 40 * MIB, MIB, 90, "a child");
+            pthread_t thread;
+            CHECK(pthread_create(&thread, NULL, forks_on_and_on, NULL) == 0, "thread");
+            usleep(5000 + mix(i) % 5000);
+            kill(getpid(), i % 2 ? SIGKILL : SIGTERM);
+            pause();
+        }
+        CHECK(waitpid(pid, NULL, 0) == pid, "waitpid");
+    }
+    VERIFY(p, REGION, 90, "the parent");
+}
+
 static const struct part parts[] = {
+    {"ends_while_forking", ends_while_forking},
     {"failed_forks", failed_forks},
     {"child_sees_parent", child_sees_parent},
     {"parent_exits_first", parent_exits_first},

@@ -44,6 +44,11 @@ fn child_sees_parent() {
 }
 
 #[test]
+fn ends_while_forking() {
+    part("ends_while_forking");
+}
+
+#[test]
 fn parent_exits_first() {
     part_of(2, "parent_exits_first");
 }

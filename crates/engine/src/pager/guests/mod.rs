@@ -101,8 +101,8 @@ impl Drop for Needed {
 pub(super) enum Reported {
     #[default]
     None,
-    /// The memory of its child.
-    One(Child),
+    /// The memory of its child. It does not keep the engine from ending: with it, it is closed.
+    One(OwnedFd),
     /// Their children are guests.
     Several,
 }
@@ -134,18 +134,17 @@ impl Pager {
     /// The kernel reports a fork. If it is the only one until the fork that a thread announced is over, it needs nothing:
     /// the child registers its memory itself once this descriptor is closed.
     pub(super) fn on_fork(&mut self, child: OwnedFd) {
-        let child = Child::of(child);
         if !self.hold.is_held() {
-            return self.take_guest(child, false);
+            return self.take_guest(Child::of(child), false);
         }
         match core::mem::replace(&mut self.reported, Reported::Several) {
             Reported::None => self.reported = Reported::One(child),
             // Which of them is the announced one is not known.
             Reported::One(first) => {
-                self.take_guest_in_doubt(first);
-                self.take_guest_in_doubt(child);
+                self.take_guest_in_doubt(Child::of(first));
+                self.take_guest_in_doubt(Child::of(child));
             }
-            Reported::Several => self.take_guest_in_doubt(child),
+            Reported::Several => self.take_guest_in_doubt(Child::of(child)),
         }
     }
 

@@ -52,6 +52,9 @@ impl Kept {
     /// Managed memory has moved, and the kernel's marks with it. Memory that stays at the old place (MREMAP_DONTUNMAP) has
     /// them too, and is not managed any more.
     pub fn moves(&mut self, moved: &Move) {
+        if self.is_on {
+            self.mark(&moved.from, Advice::LinuxDoFork);
+        }
         for set in [&mut self.managed, &mut self.own] {
             let known: Vec<PageRange> = set.overlapping(&moved.from).cloned().collect();
             set.remove(moved.from.clone());
@@ -59,9 +62,6 @@ impl Kept {
             for part in &known {
                 set.extend(moved.after(&overlap(part, &moved.from)));
             }
-        }
-        if self.is_on {
-            advise(&moved.from, Advice::LinuxDoFork);
         }
     }
 
@@ -170,6 +170,9 @@ impl Linux {
 
     /// Reads from the kernel's map what of `range` the program keeps from children.
     pub fn find_own(&mut self, range: &PageRange) {
+        if !self.misses_forks() {
+            return;
+        }
         let Kept {
             is_on,
             managed,
