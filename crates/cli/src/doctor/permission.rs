@@ -168,8 +168,8 @@ fn granted(facts: &PermissionFacts) -> Check {
         Check::note(
             "userfaultfd",
             format!("permitted, {way}; without CAP_SYS_PTRACE"),
-            "A child that a program forks past the C library (inline assembly) does not have memory of \
-             which pages are swapped out, and gets SIGSEGV there. Ordinary forks are complete.",
+            "Once pages are swapped out, a child that a program forks past the C library (inline assembly) \
+             does not have the managed memory, and gets SIGSEGV there. Ordinary forks are complete.",
         )
     };
     with_facts(check, facts)

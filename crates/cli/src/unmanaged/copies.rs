@@ -1,10 +1,10 @@
 //! Children of forks that no engine saw.
 //!
 //! A program may fork by a system call of its own. The kernel reports that to the engine if it has CAP_SYS_PTRACE, and the
-//! child is served. Without it nobody knows of the child, and the engine keeps the memory from it of which pages are swapped
-//! out: a touch raises SIGSEGV. Such a child is found here, once it has lived for a while
-//! without another program: a process of the run that no engine announced, at whose start the stack and the arguments were
-//! where its parent's are.
+//! child is served. Without it nobody knows of the child, and the engine keeps the managed memory from it, once pages of its
+//! parent are swapped out: a touch raises SIGSEGV. Such a child is found here, once it has lived for a while without another
+//! program: a process of the run that no engine announced, at whose start the stack and the arguments were where its parent's
+//! are.
 
 use std::collections::HashSet;
 
@@ -82,8 +82,8 @@ impl Copies {
             if let Some((parent, bytes)) = lost.filter(|(_, bytes)| *bytes > 0) {
                 lines.push(format!(
                     "process {parent} forked by a system call of its own, not by the C library, and foreswap cannot see \
-                     such forks without CAP_SYS_PTRACE: its child {pid} has none of the mappings of which pages are \
-                     swapped out ({} MiB), and gets SIGSEGV where it uses them; run foreswap as root for this program",
+                     such forks without CAP_SYS_PTRACE: its child {pid} has none of the memory that is managed (of \
+                     which {} MiB are swapped out), and gets SIGSEGV where it uses it; run foreswap as root for this program",
                     bytes.div_ceil(1 << 20)
                 ));
             }
