@@ -180,7 +180,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     let (ledger, me) = (&welcome.ledger, welcome.record);
     assert!(ledger.slot_get(me, AREA, SLOT));
     let child = supervisor.with(|_| reserve(&mut parent));
-    assert!(ledger.share(me, child, AREA, SLOT));
+    assert_eq!(ledger.share(me, child, [(AREA, SLOT)].into_iter()), 1);
     drop((parent, welcome.areas));
     supervisor.serve_to_the_end();
     assert_eq!(ledger.slot_count(AREA, SLOT), 1, "the child's");
@@ -208,7 +208,11 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
     supervisor.serve_until(|s| s.ledger().state(failed) == ProcessState::Free);
 
     let dead = supervisor.with(|_| reserve(&mut parent));
-    assert!(welcome.ledger.slot_get(me, AREA, SLOT) && welcome.ledger.share(me, dead, AREA, SLOT));
+    assert!(welcome.ledger.slot_get(me, AREA, SLOT));
+    assert_eq!(
+        welcome.ledger.share(me, dead, [(AREA, SLOT)].into_iter()),
+        1
+    );
     let mut process = std::process::Command::new("sleep")
         .arg("60")
         .spawn()

@@ -233,8 +233,8 @@ pub trait SwapMap {
     fn get(&mut self, first: Slot, n: u32);
     /// Drop our reference.
     fn put(&mut self, slot: Slot);
-    /// Take a reference on behalf of the child that is about to be forked.
-    fn share(&mut self, slot: Slot);
+    /// Take a reference to each of these slots, which we hold, on behalf of the child that is about to be forked.
+    fn share(&mut self, slots: impl Iterator<Item = Slot>);
     /// Digest of the slot's content.
     fn digest(&self, slot: Slot) -> u64;
     /// Record the digest of the content that is about to be written.

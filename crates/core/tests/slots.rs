@@ -145,7 +145,7 @@ impl SwapMap for View<'_> {
         let holder = &mut area.holders[slot.index as usize];
         assert_eq!(holder.take(), Some(self.me), "{slot:?} is not ours");
     }
-    fn share(&mut self, _: Slot) {
+    fn share(&mut self, _: impl Iterator<Item = Slot>) {
         unreachable!("the allocator shares nothing");
     }
     fn digest(&self, _: Slot) -> u64 {

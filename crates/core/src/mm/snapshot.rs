@@ -104,13 +104,10 @@ impl Mm {
             true => pages.get(1..).unwrap_or_default(),
             false => pages,
         };
-        for &(_, stored) in pages {
-            if let Stored::In(slot) = stored
-                && !slot.is_file()
-            {
-                w.share(slot);
-            }
-        }
+        w.share(pages.iter().filter_map(|&(_, stored)| match stored {
+            Stored::In(slot) if !slot.is_file() => Some(slot),
+            _ => None,
+        }));
     }
 
     /// The fork is over. The child shares all pages that are mapped; some may have come back only after the fork.

@@ -380,8 +380,10 @@ mod tests {
         fn put(&mut self, slot: Slot) {
             self.counts[usize::from(slot.area)][slot.index as usize] -= 1;
         }
-        fn share(&mut self, slot: Slot) {
-            self.counts[usize::from(slot.area)][slot.index as usize] += 1;
+        fn share(&mut self, slots: impl Iterator<Item = Slot>) {
+            for slot in slots {
+                self.counts[usize::from(slot.area)][slot.index as usize] += 1;
+            }
         }
         fn digest(&self, _: Slot) -> u64 {
             0

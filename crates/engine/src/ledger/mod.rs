@@ -9,10 +9,12 @@
 //! `charge` and `slots`.
 
 mod charge;
+mod clusters;
 mod debts;
 mod layout;
 mod mapping;
 mod options;
+mod part;
 mod process_map;
 mod process_set;
 pub mod protocol;

@@ -114,10 +114,10 @@ impl SwapMap for ProcessMap<'_> {
             .slot_put(self.me, AreaId(slot.area), SlotIndex(slot.index));
     }
 
-    fn share(&mut self, slot: Slot) {
+    fn share(&mut self, slots: impl Iterator<Item = Slot>) {
         if let Some(child) = self.child {
-            let (area, slot) = (AreaId(slot.area), SlotIndex(slot.index));
-            self.ledger.share(self.me, child, area, slot);
+            let slots = slots.map(|slot| (AreaId(slot.area), SlotIndex(slot.index)));
+            self.ledger.share(self.me, child, slots);
         }
     }
 

@@ -27,7 +27,7 @@ impl ProcessSet {
     /// The members, in order.
     pub(super) fn members(&self) -> impl Iterator<Item = ProcId> {
         (0..).zip(&self.words).flat_map(|(group, word)| {
-            let bits = super::slots::bits(word.load(SeqCst));
+            let bits = super::part::bits(word.load(SeqCst));
             bits.filter_map(move |bit| ProcId::new(group * 64 + bit))
         })
     }

@@ -13,21 +13,14 @@
 //!
 //! A process runs one slot operation at a time (its pager's); different processes run concurrently.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::layout::CLUSTER_SLOTS;
 use super::mapping::Ledger;
+use super::part::{Part, Parts, bits};
 use super::tables::AreaTables;
 use super::{AreaId, ClusterIndex, ProcId, SlotIndex};
-
-/// Clusters that were claimed before and have at most this many slots in use are refilled before the area grows.
-/// Their free slots lie in runs of about eight, which take hardly more writes than an empty cluster.
-const SPARSE: u32 = CLUSTER_SLOTS / 8;
-
-/// Words of a cluster's slot mask.
-const CLUSTER_WORDS: usize = CLUSTER_SLOTS as usize / 64;
 
 /// The result of giving a slot back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,63 +33,8 @@ pub enum Put {
     NotHeld,
 }
 
-const INTENT: u64 = 1 << 63;
-
-/// Consecutive slots of one cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    area: AreaId,
-    first: SlotIndex,
-    /// 1 to 512.
-    count: u32,
-}
-
-impl Run {
-    fn one(area: AreaId, slot: SlotIndex) -> Self {
-        let (first, count) = (slot, 1);
-        Self { area, first, count }
-    }
-
-    fn slots(self) -> impl Iterator<Item = SlotIndex> {
-        (self.first.0..self.first.0 + self.count).map(SlotIndex)
-    }
-
-    fn cluster(self) -> ClusterIndex {
-        self.first.cluster()
-    }
-
-    fn has(self, area: AreaId, slot: SlotIndex) -> bool {
-        let within = slot.0.checked_sub(self.first.0);
-        area == self.area && within.is_some_and(|within| within < self.count)
-    }
-
-    /// The word of an intent on these slots.
-    fn intent(self) -> u64 {
-        let more = u64::from(self.count - 1);
-        INTENT | more << 40 | u64::from(self.area.0) << 32 | u64::from(self.first.0)
-    }
-
-    fn of_intent(word: u64) -> Option<Self> {
-        (word & INTENT != 0).then_some(Self {
-            area: AreaId((word >> 32) as u8),
-            first: SlotIndex(word as u32),
-            count: ((word >> 40) as u32 & (CLUSTER_SLOTS - 1)) + 1,
-        })
-    }
-
-    /// The words of a bitmap that cover the run: the index of each, and a bit for each of the run's slots in it.
-    fn words(self) -> impl Iterator<Item = (usize, u64)> {
-        let (start, end) = (self.first.0, self.first.0 + self.count);
-        (start / 64..end.div_ceil(64)).map(move |word| {
-            let from = start.saturating_sub(word * 64);
-            let to = (end - word * 64).min(64);
-            (word as usize, u64::MAX >> (64 - (to - from)) << from)
-        })
-    }
-}
-
 /// The count: 16 bits below a version of 16 bits. They have room for all processes.
-fn number(word: u32) -> u32 {
+pub(super) fn number(word: u32) -> u32 {
     word & 0xffff
 }
 
@@ -109,21 +47,10 @@ fn add(word: &AtomicU32, more: u32) -> u32 {
     number(word.fetch_add(0x1_0000 + more, SeqCst))
 }
 
-/// Subtracts one from a versioned count; returns the count before.
-fn take_off(word: &AtomicU32) -> u32 {
-    let change = |now: u32| Some(with_number(now, number(now).saturating_sub(1)));
+/// Subtracts from a versioned count; returns the count before.
+fn take_off(word: &AtomicU32, less: u32) -> u32 {
+    let change = |now: u32| Some(with_number(now, number(now).saturating_sub(less)));
     number(word.fetch_update(SeqCst, SeqCst, change).unwrap_or(0))
-}
-
-impl AreaTables {
-    /// Slots of a cluster that are in use.
-    fn used_of(&self, cluster: u32) -> u32 {
-        number(self.words32(self.used, self.clusters)[cluster as usize].load(Relaxed))
-    }
-
-    fn owner_of(&self, cluster: u32) -> &AtomicU32 {
-        &self.words32(self.owners, self.clusters)[cluster as usize]
-    }
 }
 
 impl Ledger {
@@ -143,97 +70,6 @@ impl Ledger {
             .sum()
     }
 
-    /// Takes an unowned cluster with free slots; other processes may use the rest of its slots. `None`: the area is
-    /// full.
-    ///
-    /// Clusters that were claimed before come first, if they are empty or nearly. The first write to a place makes
-    /// the file system, and often the layer below, allocate it, which is half as fast as the next write, and the file
-    /// would take disk space from others. Random evictions leave clusters that are hardly ever empty: with this rule
-    /// the file grows to less than three times the pages on it, instead of seven.
-    pub fn claim_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
-        let at = self.tables(area)?;
-        let (again, never) = self.clusters_in_order(area, at);
-        let mut sparse = None;
-        for cluster in again.clone() {
-            let used = at.used_of(cluster);
-            if used == 0 && self.own(area, at, process, cluster) {
-                return Some(ClusterIndex(cluster));
-            }
-            if used <= SPARSE && sparse.is_none() && at.owner_of(cluster).load(Relaxed) == 0 {
-                sparse = Some(cluster);
-            }
-        }
-        let empty = never.filter(|&cluster| at.used_of(cluster) == 0);
-        let mut wanted = sparse.into_iter().chain(empty).chain(again);
-        wanted
-            .find(|&cluster| {
-                at.used_of(cluster) < CLUSTER_SLOTS && self.own(area, at, process, cluster)
-            })
-            .map(ClusterIndex)
-    }
-
-    /// Takes an unowned, empty cluster; clusters that were claimed before come first. No other process can use its
-    /// slots while it is owned.
-    pub fn claim_empty_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
-        let at = self.tables(area)?;
-        let (again, never) = self.clusters_in_order(area, at);
-        let mut all = again
-            .chain(never)
-            .filter(|&cluster| at.used_of(cluster) == 0);
-        all.find(|&cluster| {
-            if !self.own(area, at, process, cluster) {
-                return false;
-            }
-            // Since the look, another process may have owned, filled and released it.
-            let is_empty = at.used_of(cluster) == 0;
-            if !is_empty {
-                self.release_cluster(area, process, ClusterIndex(cluster));
-            }
-            is_empty
-        })
-        .map(ClusterIndex)
-    }
-
-    /// The clusters of an area: those claimed before, from the search position on, then the others.
-    fn clusters_in_order(
-        &self,
-        area: AreaId,
-        at: &AreaTables,
-    ) -> (impl Iterator<Item = u32> + Clone, Range<u32>) {
-        let words = &self.header().area[usize::from(area.0)];
-        let reached = words.reached.load(Relaxed).min(at.clusters);
-        let start = words.cursor.load(Relaxed).min(reached);
-        ((start..reached).chain(0..start), reached..at.clusters)
-    }
-
-    /// Makes `process` the owner of a cluster that has none.
-    fn own(&self, area: AreaId, at: &AreaTables, process: ProcId, cluster: u32) -> bool {
-        let owner = at.owner_of(cluster);
-        let own = process.index() as u32 + 1;
-        let is_ours =
-            owner.load(Relaxed) == 0 && owner.compare_exchange(0, own, SeqCst, Relaxed).is_ok();
-        if is_ours {
-            let words = &self.header().area[usize::from(area.0)];
-            words.cursor.store(cluster + 1, Relaxed);
-            words.reached.fetch_max(cluster + 1, Relaxed);
-        }
-        is_ours
-    }
-
-    /// Releases a cluster; its used slots stay used, its free slots become available to all. False if the process
-    /// does not own it.
-    pub fn release_cluster(&self, area: AreaId, process: ProcId, cluster: ClusterIndex) -> bool {
-        let Some(at) = self.tables(area) else {
-            return false;
-        };
-        let Some(owner) = at.words32(at.owners, at.clusters).get(cluster.0 as usize) else {
-            return false;
-        };
-        owner
-            .compare_exchange(process.index() as u32 + 1, 0, SeqCst, Relaxed)
-            .is_ok()
-    }
-
     /// Slots in use in a cluster, by any process.
     pub fn cluster_used(&self, area: AreaId, cluster: ClusterIndex) -> u32 {
         let Some(at) = self.tables(area) else {
@@ -248,7 +84,7 @@ impl Ledger {
     /// that another process is known to hold. False, and nothing changed, if it holds one already or there is no such
     /// slot.
     pub fn slot_get(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
-        let taken = self.reference(process, process, Run::one(area, slot));
+        let taken = self.reference(process, process, &Part::one(area, slot));
         taken.is_some()
     }
 
@@ -261,34 +97,48 @@ impl Ledger {
         first: SlotIndex,
         count: u32,
     ) -> Option<u32> {
-        let in_cluster = first.0 % CLUSTER_SLOTS;
-        if count == 0 || count > CLUSTER_SLOTS - in_cluster {
-            return None;
-        }
-        self.reference(process, process, Run { area, first, count })
+        self.reference(process, process, &Part::run(area, first, count)?)
     }
 
-    /// Takes a reference on a slot that `parent` holds, for its coming `child`. False if the child has it already, or
-    /// the parent does not.
-    pub fn share(&self, parent: ProcId, child: ProcId, area: AreaId, slot: SlotIndex) -> bool {
-        let taken = || self.reference(parent, child, Run::one(area, slot));
-        self.slot_held(parent, area, slot) && taken().is_some()
+    /// Takes references on slots that `parent` holds, for its coming `child`, in one step for each cluster. A slot is
+    /// left out if the child has it already, or the parent does not. Returns the number of references taken.
+    pub fn share(
+        &self,
+        parent: ProcId,
+        child: ProcId,
+        slots: impl Iterator<Item = (AreaId, SlotIndex)>,
+    ) -> u32 {
+        let mut parts = Parts::default();
+        for (area, slot) in slots {
+            if slot.0 < self.area_slots(area) {
+                parts.add(area, slot);
+            }
+        }
+        let take = |wanted: &Part| {
+            let at = self.tables(wanted.area)?;
+            let (held, has) = (self.references(at, parent), self.references(at, child));
+            let part =
+                wanted.map(|word, bits| bits & held[word].load(SeqCst) & !has[word].load(SeqCst));
+            self.reference(parent, child, &part)?;
+            Some(part.count())
+        };
+        parts.iter().filter_map(take).sum()
     }
 
     /// Takes references. Returns how many of the slots were free; `None`, and nothing changed, if `process` holds one
     /// already or there are no such slots.
-    fn reference(&self, by: ProcId, process: ProcId, run: Run) -> Option<u32> {
-        // Areas consist of whole clusters: the area has all slots of the run if it has the first.
-        let tables = self.tables(run.area);
-        let at = tables.filter(|at| run.first.0 < at.slots)?;
+    fn reference(&self, by: ProcId, process: ProcId, part: &Part) -> Option<u32> {
+        // Areas consist of whole clusters.
+        let tables = self.tables(part.area);
+        let at = tables.filter(|at| part.cluster.0 < at.clusters)?;
         let references = self.references(at, process);
-        let is_held = |(word, bits): (usize, u64)| references[word].load(SeqCst) & bits != 0;
-        if run.words().any(is_held) {
+        let held = part.map(|word, bits| bits & references[word].load(SeqCst));
+        if held.count() > 0 {
             return None;
         }
-        let cluster = run.cluster().0 as usize;
+        let cluster = part.cluster.0 as usize;
         let acting = self.record(by);
-        acting.intent.store(run.intent(), SeqCst);
+        acting.intent.store(part.intent(), SeqCst);
         // Before the slots' bits, for a clean-up that relies on it.
         let (touched, bit) = (
             &self.touched(at, process)[cluster / 64],
@@ -298,11 +148,9 @@ impl Ledger {
             touched.fetch_or(bit, SeqCst);
         }
         let uses = at.words32(at.uses, at.slots);
-        let uses = &uses[run.first.0 as usize..][..run.count as usize];
-        let were_free = uses.iter().filter(|word| add(word, 1) == 0).count() as u32;
-        for (word, bits) in run.words() {
-            references[word].fetch_or(bits, SeqCst);
-        }
+        let was_free = |slot: &SlotIndex| add(&uses[slot.0 as usize], 1) == 0;
+        let were_free = part.slots().filter(was_free).count() as u32;
+        part.map(|word, bits| references[word].fetch_or(bits, SeqCst));
         if were_free > 0 {
             add(&at.words32(at.used, at.clusters)[cluster], were_free);
         }
@@ -312,26 +160,43 @@ impl Ledger {
 
     /// Gives the reference of `process` back.
     pub fn slot_put(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> Put {
-        let Some(at) = self.tables(area).filter(|at| slot.0 < at.slots) else {
-            return Put::NotHeld;
-        };
         if !self.slot_held(process, area, slot) {
             return Put::NotHeld;
         }
-        let acting = self.record(process);
-        acting.intent.store(Run::one(area, slot).intent(), SeqCst);
-        let before = take_off(&at.words32(at.uses, at.slots)[slot.0 as usize]);
-        self.references(at, process)[slot.0 as usize / 64].fetch_and(!(1 << (slot.0 % 64)), SeqCst);
-        if before == 1 {
-            take_off(&at.words32(at.used, at.clusters)[slot.cluster().0 as usize]);
+        match self.give_back(process, &Part::one(area, slot)) {
+            0 => Put::StillUsed,
+            _ => Put::Freed,
+        }
+    }
+
+    /// Gives the references of `process` on all slots of `part` back, which it holds. Returns how many slots no
+    /// process uses any more.
+    fn give_back(&self, process: ProcId, part: &Part) -> u32 {
+        let Some(at) = self.tables(part.area) else {
+            return 0;
+        };
+        let (acting, references) = (self.record(process), self.references(at, process));
+        acting.intent.store(part.intent(), SeqCst);
+        let uses = at.words32(at.uses, at.slots);
+        let cluster = part.cluster.0 as usize;
+        let freed = part.map(|word, held| {
+            let is_freed = |bit: &u32| take_off(&uses[word * 64 + *bit as usize], 1) <= 1;
+            bits(held)
+                .filter(is_freed)
+                .fold(0, |set, bit| set | 1 << bit)
+        });
+        part.map(|word, bits| references[word].fetch_and(!bits, SeqCst));
+        let count = freed.count();
+        if count > 0 {
+            take_off(&at.words32(at.used, at.clusters)[cluster], count);
         }
         acting.intent.store(0, SeqCst);
-        if before <= 1 {
-            self.free_bytes(area, slot);
-            Put::Freed
-        } else {
-            Put::StillUsed
+        if self.is_ram(part.area) {
+            freed
+                .slots()
+                .for_each(|slot| self.free_bytes(part.area, slot));
         }
+        count
     }
 
     /// Processes that use a slot.
@@ -350,30 +215,30 @@ impl Ledger {
         word.load(SeqCst) & 1 << (slot.0 % 64) != 0
     }
 
-    /// Calls `each` with every slot that `process` holds in an area, in order.
-    pub fn slots_held(&self, process: ProcId, area: AreaId, mut each: impl FnMut(SlotIndex)) {
-        let Some(at) = self.tables(area) else {
-            return;
-        };
-        let references = self.references(at, process);
-        for (group, touched) in self.touched(at, process).iter().enumerate() {
-            for cluster in bits(touched.load(SeqCst)) {
-                let first = (group * 64 + cluster as usize) * CLUSTER_WORDS;
-                let words = references.iter().enumerate().skip(first);
-                for (at, word) in words.take(CLUSTER_WORDS) {
-                    for bit in bits(word.load(SeqCst)) {
-                        each(SlotIndex(at as u32 * 64 + bit));
-                    }
-                }
-            }
-        }
+    /// The slots that `process` holds in an area, in order.
+    pub fn slots_held(&self, process: ProcId, area: AreaId) -> impl Iterator<Item = SlotIndex> {
+        self.parts_held(process, area).flat_map(|part| part.slots())
+    }
+
+    /// The slots that `process` holds in an area, by cluster.
+    fn parts_held(&self, process: ProcId, area: AreaId) -> impl Iterator<Item = Part> {
+        let at = self.tables(area).into_iter();
+        at.flat_map(move |at| {
+            let references = self.references(at, process);
+            let touched = (0..).zip(self.touched(at, process));
+            touched
+                .flat_map(|(group, word)| bits(word.load(SeqCst)).map(move |bit| group * 64 + bit))
+                .map(move |cluster| {
+                    let all = Part::all(area, ClusterIndex(cluster));
+                    all.map(|word, _| references[word].load(SeqCst))
+                })
+        })
     }
 
     /// How many slots of an area `process` holds.
     pub fn slots_held_count(&self, process: ProcId, area: AreaId) -> u64 {
-        let mut count = 0;
-        self.slots_held(process, area, |_| count += 1);
-        count
+        let parts = self.parts_held(process, area);
+        parts.map(|part| u64::from(part.count())).sum()
     }
 
     /// The checksum of the page in a slot.
@@ -409,18 +274,16 @@ impl Ledger {
     /// Completes the slot operation of a dead process. False if a living process was in the way.
     pub(super) fn settle_slots(&self, process: ProcId) -> bool {
         let record = self.record(process);
-        if let Some(run) = Run::of_intent(record.intent.load(SeqCst)) {
+        if let Some(part) = Part::of_intent(record.intent.load(SeqCst)) {
             // Clear its own references there first: a reference that it was giving back would be counted again,
             // although the slot is free and another process may be about to take it.
-            if let Some(at) = self.tables(run.area) {
+            if let Some(at) = self.tables(part.area) {
                 let references = self.references(at, process);
-                for (word, bits) in run.words() {
-                    references[word].fetch_and(!bits, SeqCst);
-                }
+                part.map(|word, bits| references[word].fetch_and(!bits, SeqCst));
             }
             let done = (0..1000).any(|_| {
-                let done = run.slots().all(|slot| self.recount_slot(run.area, slot))
-                    && self.recount_cluster(run.area, run.cluster());
+                let done = part.slots().all(|slot| self.recount_slot(part.area, slot))
+                    && self.recount_cluster(part.area, part.cluster);
                 if !done {
                     rustix::thread::sched_yield();
                 }
@@ -429,18 +292,18 @@ impl Ledger {
             if !done {
                 return false;
             }
-            for slot in run.slots() {
-                self.free_bytes(run.area, slot);
+            for slot in part.slots() {
+                self.free_bytes(part.area, slot);
             }
             record.intent.store(0, SeqCst);
         }
         true
     }
 
-    fn living_intent(&self, concerned: impl Fn(Run) -> bool) -> bool {
+    fn living_intent(&self, concerned: impl Fn(Part) -> bool) -> bool {
         self.records_in_use().any(|other| {
-            let run = Run::of_intent(self.record(other).intent.load(SeqCst));
-            self.may_act(other) && run.is_some_and(&concerned)
+            let part = Part::of_intent(self.record(other).intent.load(SeqCst));
+            self.may_act(other) && part.is_some_and(&concerned)
         })
     }
 
@@ -450,7 +313,7 @@ impl Ledger {
             return true;
         };
         let before = word.load(SeqCst);
-        if self.living_intent(|run| run.has(area, slot)) {
+        if self.living_intent(|part| part.has(area, slot)) {
             return false;
         }
         let holders = self
@@ -472,7 +335,7 @@ impl Ledger {
         let uses = &at.words32(at.uses, at.slots)[cluster.first_slot().0 as usize..];
         let uses = uses.iter().take(CLUSTER_SLOTS as usize);
         let used = uses.filter(|word| number(word.load(SeqCst)) > 0).count() as u32;
-        if self.living_intent(|run| (run.area, run.cluster()) == (area, cluster)) {
+        if self.living_intent(|part| (part.area, part.cluster) == (area, cluster)) {
             return false;
         }
         word.compare_exchange(before, with_number(before, used), SeqCst, SeqCst)
@@ -485,9 +348,9 @@ impl Ledger {
             let Some(at) = self.tables(area) else {
                 continue;
             };
-            self.slots_held(process, area, |slot| {
-                self.slot_put(process, area, slot);
-            });
+            for part in self.parts_held(process, area) {
+                self.give_back(process, &part);
+            }
             for word in self.touched(at, process) {
                 word.store(0, Relaxed);
             }
@@ -500,34 +363,10 @@ impl Ledger {
     }
 }
 
-/// The positions of the set bits.
-pub(super) fn bits(mut word: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let bit = (word != 0).then(|| word.trailing_zeros())?;
-        word &= word - 1;
-        Some(bit)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::spec;
     use super::*;
-
-    #[test]
-    fn an_intent_names_its_slots() {
-        let last = AreaId(7);
-        for (area, first, count) in [(0, 0, 1), (7, 0xfff_fe00, 512), (3, 512 * 9 + 511, 1)] {
-            let (area, first) = (AreaId(area), SlotIndex(first));
-            let run = Run { area, first, count };
-            assert_eq!(Run::of_intent(run.intent()), Some(run));
-            assert_eq!(run.slots().count(), count as usize);
-            assert!(run.slots().all(|slot| run.has(area, slot)));
-            let after = SlotIndex(first.0 + count);
-            assert!(!run.has(area, after) && !run.has(AreaId(last.0 - area.0), first));
-        }
-        assert_eq!(Run::of_intent(0), None);
-    }
 
     /// Its process was killed between the count and the bit.
     #[test]
@@ -538,27 +377,13 @@ mod tests {
         let (area, slot) = (AreaId(0), SlotIndex(7));
         assert!(ledger.slot_get(process, area, slot));
         let intent = &ledger.record(process).intent;
-        intent.store(Run::one(area, slot).intent(), SeqCst);
+        intent.store(Part::one(area, slot).intent(), SeqCst);
         let at = ledger.tables(area).expect("its tables");
-        assert_eq!(take_off(&at.words32(at.uses, at.slots)[7]), 1);
+        assert_eq!(take_off(&at.words32(at.uses, at.slots)[7], 1), 1);
         ledger.mark_dead(process);
         assert!(ledger.settle_slots(process));
         assert_eq!(ledger.slot_count(area, slot), 0);
         assert!(!ledger.slot_held(process, area, slot));
         assert_eq!(ledger.cluster_used(area, ClusterIndex(0)), 0);
-    }
-
-    #[test]
-    fn a_run_lies_in_the_words_of_its_slots() {
-        for first in 0..CLUSTER_SLOTS {
-            for count in 1..=CLUSTER_SLOTS - first {
-                let (area, first) = (AreaId(0), SlotIndex(first));
-                let run = Run { area, first, count };
-                let positions = run.words().flat_map(|(word, set)| {
-                    bits(set).map(move |bit| SlotIndex(word as u32 * 64 + bit))
-                });
-                assert!(positions.eq(run.slots()), "{run:?}");
-            }
-        }
     }
 }

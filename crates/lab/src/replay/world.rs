@@ -442,8 +442,10 @@ impl SwapMap for Simulated {
         self.area.put(slot);
     }
 
-    fn share(&mut self, slot: Slot) {
-        self.complain(format!("{slot:?} is shared, though nobody forks"));
+    fn share(&mut self, slots: impl Iterator<Item = Slot>) {
+        for slot in slots {
+            self.complain(format!("{slot:?} is shared, though nobody forks"));
+        }
     }
 
     fn digest(&self, slot: Slot) -> u64 {

@@ -83,10 +83,12 @@ impl SwapMap for View<'_> {
         self.sys.put(slot);
     }
 
-    fn share(&mut self, slot: Slot) {
-        assert!(self.sys.count(slot) > 0, "{slot:?} is shared and free");
-        self.sys.get(slot);
-        self.space.shares.push(slot);
+    fn share(&mut self, slots: impl Iterator<Item = Slot>) {
+        for slot in slots {
+            assert!(self.sys.count(slot) > 0, "{slot:?} is shared and free");
+            self.sys.get(slot);
+            self.space.shares.push(slot);
+        }
     }
 
     fn digest(&self, slot: Slot) -> u64 {

@@ -72,7 +72,11 @@ fn worker() {
             1 => ledger.uncharge(own, pages),
             2 | 3 => _ = ledger.slot_get(own, area, slot),
             4 | 5 => _ = ledger.slot_put(own, area, slot),
-            6 => _ = ledger.share(own, child, area, slot),
+            // Of both clusters, with gaps.
+            6 => {
+                let slots = (0..run).map(|i| (area, SlotIndex(slot.0 + 13 * i)));
+                ledger.share(own, child, slots);
+            }
             7 => _ = ledger.slot_put(child, area, slot),
             // A run that reaches into the next cluster is refused.
             8 => _ = ledger.slots_get(own, area, slot, run),

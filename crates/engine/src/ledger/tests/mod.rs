@@ -52,6 +52,11 @@ fn process(ledger: &Ledger) -> ProcId {
     process
 }
 
+/// Whether the child got a reference.
+fn share(ledger: &Ledger, parent: ProcId, child: ProcId, slot: SlotIndex) -> bool {
+    ledger.share(parent, child, [(AREA, slot)].into_iter()) == 1
+}
+
 fn attach(ledger: &Ledger) -> Ledger {
     let dup = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 0).expect("dup");
     let theirs = Ledger::attach(dup(ledger.fd())).expect("attach");
@@ -282,17 +287,19 @@ fn slots_are_counted_per_process() {
         !ledger.slot_get(parent, AREA, slot),
         "one reference per process"
     );
-    assert!(ledger.share(parent, child, AREA, slot));
-    assert!(!ledger.share(parent, child, AREA, slot));
+    assert!(share(&ledger, parent, child, slot));
+    assert!(!share(&ledger, parent, child, slot), "it has it");
+    assert!(
+        !share(&ledger, parent, child, SlotIndex(slot.0 + 1)),
+        "nobody has it"
+    );
     assert_eq!(ledger.slot_count(AREA, slot), 2);
     assert_eq!(ledger.cluster_used(AREA, cluster), 1);
     ledger.set_digest(AREA, slot, 0xd1e5);
     assert_eq!(ledger.digest(AREA, slot), 0xd1e5);
     assert_eq!(ledger.slot_put(parent, AREA, slot), Put::StillUsed);
     assert_eq!(ledger.slot_put(parent, AREA, slot), Put::NotHeld);
-    let mut held = Vec::new();
-    ledger.slots_held(child, AREA, |slot| held.push(slot));
-    assert_eq!(held, [slot]);
+    assert!(ledger.slots_held(child, AREA).eq([slot]));
     assert_eq!(ledger.slot_put(child, AREA, slot), Put::Freed);
     assert_eq!(
         (ledger.area_used(AREA), ledger.cluster_used(AREA, cluster)),
@@ -307,9 +314,8 @@ fn a_run_of_slots_is_taken_in_one_step_or_not_at_all() {
     let ledger = ledger(100, &[1024, 1024]);
     let (one, other) = (process(&ledger), process(&ledger));
     let held = |process| {
-        let mut held = Vec::new();
-        ledger.slots_held(process, AREA, |slot| held.push(slot.0));
-        held
+        let slots = ledger.slots_held(process, AREA);
+        slots.map(|slot| slot.0).collect::<Vec<_>>()
     };
     let get = |process, first, count| ledger.slots_get(process, AREA, SlotIndex(first), count);
     // Across words of the bitmaps, to the end of one, a single one, and a whole cluster.
@@ -353,7 +359,7 @@ fn clusters_have_one_owner() {
     assert!(!ledger.release_cluster(AREA, one, second));
     // A dead process leaves its cluster to others, with the slots of a third process in it.
     assert!(ledger.slot_get(one, AREA, first.first_slot()));
-    assert!(ledger.share(one, other, AREA, first.first_slot()));
+    assert!(share(&ledger, one, other, first.first_slot()));
     assert!(matches!(ledger.cleanup(one), Cleanup::Done(_)));
     assert_eq!(ledger.cluster_used(AREA, first), 1);
     assert_eq!(ledger.claim_cluster(AREA, other), Some(first));
@@ -502,7 +508,7 @@ fn slots_have_one_process() {
                 let slot = held.swap_remove(random.below(held.len() as u64) as usize);
                 let is_shared = random.below(4) == 0;
                 if is_shared {
-                    map.share(slot);
+                    map.share([slot].into_iter());
                     map.put(slot);
                     assert_eq!(map.count(slot), 1, "the child's");
                 }

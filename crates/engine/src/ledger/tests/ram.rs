@@ -70,7 +70,7 @@ fn a_slot_that_is_given_back_frees_its_bytes() {
         let written = writer.write(&ram, slot, &page_of(slot.into()), false, &used);
         assert_eq!(written, Ok(()));
     }
-    assert!(ledger.share(own, other, AREA, SlotIndex(5)));
+    assert!(share(&ledger, own, other, SlotIndex(5)));
     assert_eq!(ledger.slot_put(own, AREA, SlotIndex(5)), Put::StillUsed);
     assert!(ram.holds(5), "somebody uses it");
     assert_eq!(ledger.slot_put(own, AREA, SlotIndex(6)), Put::Freed);

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use foreswap_core::units::PageRange;
+use foreswap_core::units::{PageRange, Slot};
 use foreswap_core::{Place, Stored};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -193,10 +193,16 @@ impl Pager {
             );
         }
         if let Some(reserved) = &reserved {
+            let (ledger, record) = (self.w.ledger, reserved.record);
+            let named = |slot: Slot| (AreaId(slot.area), SlotIndex(slot.index));
+            ledger.share(
+                self.w.me,
+                record,
+                in_slots.iter().map(|(_, slot)| named(*slot)),
+            );
             for (at, slot) in in_slots {
-                let (area, index) = (AreaId(slot.area), SlotIndex(slot.index));
-                let ledger = self.w.ledger;
-                if ledger.share(self.w.me, reserved.record, area, index) {
+                let (area, index) = named(slot);
+                if ledger.slot_held(record, area, index) {
                     pages[at].1 = Content::Slot(slot);
                 }
             }

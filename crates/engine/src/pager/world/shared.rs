@@ -53,8 +53,8 @@ impl SwapMap for Linux {
         self.map.put(slot);
     }
 
-    fn share(&mut self, slot: Slot) {
-        self.map.share(slot);
+    fn share(&mut self, slots: impl Iterator<Item = Slot>) {
+        self.map.share(slots);
     }
 
     fn digest(&self, slot: Slot) -> u64 {

@@ -83,8 +83,10 @@ impl SwapMap for Memory {
         }
     }
 
-    fn share(&mut self, slot: Slot) {
-        self.area.counts[slot.index as usize] += 1;
+    fn share(&mut self, slots: impl Iterator<Item = Slot>) {
+        for slot in slots {
+            self.area.counts[slot.index as usize] += 1;
+        }
     }
 
     fn digest(&self, slot: Slot) -> u64 {
