@@ -65,13 +65,7 @@ impl Mm {
 
     /// As [`Mm::unmapped`], at any time.
     pub fn places(&self) -> impl Iterator<Item = (Vpn, Place)> {
-        let mut at = Vpn(0);
-        let used = core::iter::from_fn(move || {
-            let (page, entry) = self.table.next_used(at, Vpn(u64::MAX))?;
-            at = page.plus(1);
-            Some((page, entry))
-        });
-        used.filter_map(|(page, entry)| {
+        self.table.elsewhere().filter_map(|(page, entry)| {
             let place = match entry {
                 Entry::Swapped { slot, .. } => Place::Stored(Stored::In(slot)),
                 Entry::SameFilled(fill) => Place::Stored(Stored::Filled(self.table.word_of(fill))),

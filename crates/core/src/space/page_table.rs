@@ -174,6 +174,12 @@ impl Leaf {
         }
         add(&mut self.used);
     }
+
+    /// Its pages that are not `Unmapped`, in order; `key` is its own.
+    fn entries(&self, key: u64) -> impl Iterator<Item = (Vpn, Entry)> {
+        let used = (0..).zip(&self.words).filter(|(_, word)| **word != 0);
+        used.map(move |(i, &word)| (Vpn(key * LEAF + i), unpack(word)))
+    }
 }
 
 /// The page table of one process.
@@ -476,14 +482,15 @@ impl PageTable {
 
     /// All pages that are not `Unmapped`, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Vpn, Entry)> {
-        self.leaves.range(0..u64::MAX).flat_map(|(key, leaf)| {
-            let used = leaf
-                .words
-                .iter()
-                .enumerate()
-                .filter(|(_, word)| **word != 0);
-            used.map(move |(i, &word)| (Vpn(key * LEAF_PAGES as u64 + i as u64), unpack(word)))
-        })
+        let leaves = self.leaves.range(0..u64::MAX);
+        leaves.flat_map(|(key, leaf)| leaf.entries(key))
+    }
+
+    /// As [`PageTable::iter`], without looking at leaves whose pages are all mapped or guarded.
+    pub fn elsewhere(&self) -> impl Iterator<Item = (Vpn, Entry)> {
+        let leaves = self.leaves.range(0..u64::MAX);
+        let some = leaves.filter(|(_, leaf)| leaf.used > leaf.resident + leaf.guarded);
+        some.flat_map(|(key, leaf)| leaf.entries(key))
     }
 
     /// Append to `found`, in order, up to `max` pages at or after `from` that are on `area` only, mapped with a slot on
