@@ -151,6 +151,7 @@ impl Pager {
         }
         self.w.give_no_more();
         self.reported = Reported::None;
+        self.w.came_back = Vec::new();
         let child = self.child.take();
         let next = self.hold.release();
         self.mm.release();

@@ -71,6 +71,8 @@ pub struct Linux {
     pub unsharer: Unsharer,
     /// The fork being held.
     pub snapshot: Option<Snapshot>,
+    /// Pages that came back during it, since the first report of a fork.
+    pub came_back: Vec<Vpn>,
     /// The connection to the supervisor; `None` once it has closed.
     pub client: Option<Client>,
     /// The recorder, if the run is traced.
@@ -157,6 +159,7 @@ impl Linux {
             zeros,
             unsharer,
             snapshot: None,
+            came_back: Vec::new(),
             client: Some(client),
             recorder: None,
             told: Told::default(),
@@ -360,6 +363,7 @@ impl World for Linux {
     fn returns(&mut self, page: Vpn) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.returns(page);
+            self.came_back.push(page);
         }
     }
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use foreswap_core::units::{PageRange, Slot};
+use foreswap_core::units::{PageRange, Slot, Vpn};
 use foreswap_core::{Place, Stored};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -138,13 +138,17 @@ impl Pager {
             return self.take_guest(Child::of(child), false);
         }
         match core::mem::replace(&mut self.reported, Reported::Several) {
-            Reported::None => self.reported = Reported::One(child),
+            Reported::None => {
+                self.w.came_back.clear();
+                self.reported = Reported::One(child);
+            }
             // Which of them is the announced one is not known.
             Reported::One(first) => {
-                self.take_guest_in_doubt(Child::of(first));
-                self.take_guest_in_doubt(Child::of(child));
+                let since = core::mem::take(&mut self.w.came_back);
+                self.take_guest_in_doubt(Child::of(first), &since);
+                self.take_guest_in_doubt(Child::of(child), &[]);
             }
-            Reported::Several => self.take_guest_in_doubt(Child::of(child)),
+            Reported::Several => self.take_guest_in_doubt(Child::of(child), &[]),
         }
     }
 
@@ -153,18 +157,19 @@ impl Pager {
         if let Some(client) = &self.w.client {
             child.is_kept_by(client.fd());
         }
-        let guest = self.guest_of(child, is_lost);
+        let guest = self.guest_of(child, is_lost, &[]);
         self.guests.push(guest);
     }
 
-    /// The same for a child that may be the announced one. What it lacks is known.
-    fn take_guest_in_doubt(&mut self, child: Child) {
-        let mut guest = self.guest_of(child, false);
+    /// The same for a child that may be the announced one. It lacks all that this process lacks, and the pages that
+    /// `came_back` since its fork, whose content may have changed.
+    fn take_guest_in_doubt(&mut self, child: Child, came_back: &[Vpn]) {
+        let mut guest = self.guest_of(child, false, came_back);
         guest.is_in_doubt();
         self.guests.push(guest);
     }
 
-    fn guest_of(&mut self, child: Child, is_lost: bool) -> Guest {
+    fn guest_of(&mut self, child: Child, is_lost: bool, came_back: &[Vpn]) -> Guest {
         // First what is in frames, as frames change from now on.
         let (mut pages, mut in_slots) = (Vec::new(), Vec::new());
         for (page, place) in self.mm.places().filter(|_| !is_lost) {
@@ -207,6 +212,8 @@ impl Pager {
                 }
             }
         }
+        pages.extend(came_back.iter().map(|page| (*page, Content::Nowhere)));
+        pages.sort_unstable_by_key(|(page, _)| *page);
         let regions = self.mm.regions().map(|vma| vma.range.clone()).collect();
         let own = self.areas.iter().map(|(area, files)| (*area, &files.own));
         let areas = match is_lost {
