@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use foreswap_store::ring::MOST_HELPERS;
 
 use crate::size::{self, Size};
-use crate::{memory_setting, metrics, page, top};
+use crate::{group, memory_setting, metrics, page, top};
 
 /// Run programs in less memory than they want.
 #[derive(Debug, Parser)]
@@ -103,6 +103,7 @@ Examples:
   foreswap run --memory 40% --stats run.json -- python3 job.py
   foreswap run --memory 1G --report run.html -- ./simulation
   foreswap run --memory auto -- ./simulation
+  foreswap run --group build --memory 4G -- make -j8
   foreswap run --memory 1G --metrics 9108 -- ./server
   foreswap run --memory 512M --swap /mnt/nvme --swap-size 20G -- ./simulation
   foreswap run --memory 1G --swap ram:512M --swap /var/tmp -- ./simulation
@@ -125,8 +126,21 @@ pub struct RunArgs {
     /// `auto` gives COMMAND what the machine can spare: all that it needs while there is room, less when
     /// other programs need memory, and after some seconds no more than it uses. 512M..8G is auto
     /// within bounds.
-    #[arg(long, short = 'm', value_name = "SIZE|auto|MIN..MAX")]
-    pub memory: memory_setting::Setting,
+    #[arg(
+        long,
+        short = 'm',
+        value_name = "SIZE|auto|MIN..MAX",
+        required_unless_present = "group"
+    )]
+    pub memory: Option<memory_setting::Setting>,
+
+    /// Share the limit and the swap areas with the other commands that name this group
+    ///
+    /// The first `foreswap run --group NAME` begins the group: it names the limit and all other options. Those that
+    /// come later, from any terminal of the same user, start their command in it, and need no --memory. The group ends
+    /// with its last process.
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<group::Name>,
 
     /// Where the rest goes: a directory, a file, a block device or ram:SIZE; may be repeated
     ///
@@ -452,7 +466,7 @@ mod tests {
         assert_eq!(args.command, ["ls", "--stats", "x"]);
         assert_eq!(
             args.memory,
-            memory_setting::Setting::Fixed(Size::OfMemory(0.4))
+            Some(memory_setting::Setting::Fixed(Size::OfMemory(0.4)))
         );
         assert!(args.stats.is_none());
         // Each policy has a largest window of its own.

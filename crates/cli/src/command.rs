@@ -10,7 +10,8 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::inherited::Inherited;
-use crate::signals::InheritedMask;
+use crate::reaping;
+use crate::signals::{self, InheritedMask, Signals};
 
 /// A change of state of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,33 @@ pub fn start(
     let child = command.spawn()?;
     // The supervisor waits for it, by pid.
     Pid::from_raw(child.id().cast_signed()).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+}
+
+/// Handles every received signal: passes on what is meant for the command, and follows it when it stops. Returns the
+/// command's end, if that was among them.
+pub fn on_signals(signals: &Signals, command: Pid) -> io::Result<Option<Event>> {
+    while let Some(arrived) = signals.next() {
+        match arrived.signal {
+            libc::SIGCHLD => {
+                while let Some(event) = next_event(command)? {
+                    match event {
+                        Event::Exited(_) | Event::Killed(_) => return Ok(Some(event)),
+                        // Job control: the shell must see its job stop, and the job is this process.
+                        Event::Stopped(
+                            signal @ (libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU),
+                        ) => {
+                            signals::suffer(signal);
+                        }
+                        Event::Stopped(_) | Event::Continued => {}
+                    }
+                }
+                reaping::reap_all_but(command);
+            }
+            signal if arrived.is_for(command) => signals::pass_on(command, signal),
+            _ => {}
+        }
+    }
+    Ok(None)
 }
 
 /// The next event of the command; `None` if there is none yet.

@@ -8,6 +8,7 @@ mod auto_memory;
 mod command;
 mod control;
 mod doctor;
+mod group;
 mod inherited;
 mod listeners;
 mod mapped_files;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use foreswap::ledger::protocol::{
     MAP_FILES_VARIABLE, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE,
 };
@@ -14,7 +15,7 @@ use foreswap::ledger::{AreaId, IoBackend, Ledger, LedgerSpec, Options, Readahead
 use foreswap::sys::uffd::{Features, Uffd, UffdError};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
 use foreswap_store::ring::MOST_HELPERS;
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Pid, Resource, Rlimit};
 
 use crate::areas::{Areas, AreasError};
 use crate::args::{Io, RunArgs, Switch};
@@ -23,9 +24,10 @@ use crate::command::{self, Event};
 use crate::control::change::Changes;
 use crate::control::server::Control;
 use crate::doctor::quoted;
+use crate::group::{self, Group, Part};
 use crate::listeners::Listeners;
 use crate::mapped_files::{MappedFiles, Pattern};
-use crate::memory_setting::Limits;
+use crate::memory_setting::{Limits, Setting};
 use crate::metrics::Metrics;
 use crate::page::watching::Watching;
 use crate::preload::PreloadError;
@@ -33,7 +35,7 @@ use crate::program::{self, ProgramError};
 use crate::recording::Recording;
 use crate::report::{self, Run};
 use crate::sessions::Sessions;
-use crate::signals::{self, Signals};
+use crate::signals::{self, InheritedMask, Signals};
 use crate::stats_file::StatsFile;
 use crate::supervisor::Supervisor;
 use crate::turns::Turns;
@@ -90,7 +92,19 @@ pub struct Prepared {
 /// The program, and the object to inject into it.
 type Command = (PathBuf, PathBuf);
 
-fn find_command(args: &RunArgs) -> anyhow::Result<Command> {
+/// `--memory`; only a command that joins a group needs none.
+fn memory(args: &RunArgs) -> anyhow::Result<Setting> {
+    let missing = || {
+        let name = args.group.as_ref().map_or("", |name| name.as_str());
+        anyhow::anyhow!(
+            "no command of group {name} runs: this one begins it and must name the limit, such as --memory 4G"
+        )
+    };
+    args.memory.ok_or_else(missing)
+}
+
+/// Finds the program, and the object to inject.
+pub fn find_command(args: &RunArgs) -> anyhow::Result<Command> {
     let name = args
         .command
         .first()
@@ -105,7 +119,7 @@ pub fn prepare<T>(
     voice: &mut Voice,
     find: impl FnOnce(&RunArgs) -> anyhow::Result<T>,
 ) -> anyhow::Result<(Prepared, T)> {
-    let limits = args.memory.resolve("--memory ")?;
+    let limits = memory(args)?.resolve("--memory ")?;
     let patterns = Pattern::all(&args.map_files)?;
     let stats = args.stats.as_deref().map(StatsFile::check).transpose()?;
     let metrics = Metrics::open(args.metrics, args.metrics_file.as_deref())?;
@@ -235,6 +249,7 @@ pub fn open(
         page: prepared.page.take(),
         areas,
         auto,
+        group: None,
         command: None,
         watch: Watch::new(format!("{SOCKET_VARIABLE}={name}")),
         turns: (args.load_control == Switch::On).then(Turns::new),
@@ -244,11 +259,67 @@ pub fn open(
     Ok((supervisor, name))
 }
 
+/// The environment that makes a command part of a run.
+pub struct Variables<'a> {
+    /// The name of the socket for engines.
+    pub engines: &'a str,
+    /// The size in bytes at which a process gets an engine.
+    pub threshold: u64,
+    /// The patterns of `--map-files`.
+    pub map_files: &'a OsStr,
+}
+
+impl Variables<'_> {
+    /// Starts the command of `args` with them.
+    pub fn start(
+        &self,
+        args: &RunArgs,
+        (program, object): &Command,
+        mask: InheritedMask,
+    ) -> anyhow::Result<Pid> {
+        let existing = std::env::var_os("LD_PRELOAD");
+        let (loader, objects) = preload::variable(object, existing.as_deref());
+        let threshold = self.threshold.to_string();
+        let mut variables = vec![
+            (loader, objects.as_os_str()),
+            (SOCKET_VARIABLE, OsStr::new(self.engines)),
+            (THRESHOLD_VARIABLE, OsStr::new(&threshold)),
+        ];
+        if !self.map_files.is_empty() {
+            variables.push((MAP_FILES_VARIABLE, self.map_files));
+        }
+        command::start(program, &args.command, &variables, mask)
+            .map_err(|error| not_started(program, &error))
+    }
+}
+
 fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
+    let part = args.group.as_ref();
+    let part = part.map(|name| group::enter(name, args)).transpose()?;
+    let lock = match part {
+        Some(Part::Joins(membership)) => return membership.run(args),
+        Some(Part::Leads(lock)) => Some(lock),
+        None => None,
+    };
     let mut voice = Voice::new(args.quiet);
-    let (mut prepared, (program, object)) = prepare(args, &mut voice, find_command)?;
+    let (mut prepared, command) = prepare(args, &mut voice, find_command)?;
     let (mut supervisor, name) = open(args, &mut prepared, voice)?;
     let mask = supervisor.signals.inherited_mask();
+    let variables = Variables {
+        engines: &name,
+        threshold: threshold(&prepared.limits),
+        map_files: &prepared.patterns.1,
+    };
+    if let Some(name) = &args.group {
+        let group = Group::new(name, args, &variables)?;
+        supervisor.lead(group).with_context(|| {
+            format!(
+                "--group {}: other commands could not find this one",
+                name.as_str()
+            )
+        })?;
+    }
+    drop(lock);
 
     if args.strict && !supervisor.watch.can_look() {
         anyhow::bail!(
@@ -259,20 +330,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
 
     let before = most_resident_of_children();
     let started = Instant::now();
-    let existing = std::env::var_os("LD_PRELOAD");
-    let (loader, objects) = preload::variable(&object, existing.as_deref());
-    let threshold = threshold(&prepared.limits).to_string();
-    let mut variables = vec![
-        (loader, objects.as_os_str()),
-        (SOCKET_VARIABLE, OsStr::new(&name)),
-        (THRESHOLD_VARIABLE, OsStr::new(&threshold)),
-    ];
-    let patterns = &prepared.patterns.1;
-    if !patterns.is_empty() {
-        variables.push((MAP_FILES_VARIABLE, patterns));
-    }
-    let child = command::start(&program, &args.command, &variables, mask)
-        .map_err(|error| not_started(&program, &error))?;
+    let child = variables.start(args, &command, mask)?;
     supervisor.command = Some(child);
     let mut end = supervisor.until_end_of(child)?;
     supervisor.command = None;

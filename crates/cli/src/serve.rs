@@ -39,6 +39,7 @@ pub fn serve(args: &RunArgs) -> ExitCode {
 /// Options of `run` that are about a command.
 fn check(args: &RunArgs) -> anyhow::Result<()> {
     let of_command = [
+        ("--group", args.group.is_some()),
         ("--strict", args.strict),
         ("--other-users", args.other_users),
         ("--map-files", !args.map_files.is_empty()),

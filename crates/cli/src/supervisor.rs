@@ -16,19 +16,20 @@ use crate::command::{self, Event};
 use crate::control::change::{Changes, Parts};
 use crate::control::list;
 use crate::control::server::Control;
-use crate::control::words::{Reply, Request};
+use crate::control::words::{Reply, Request, Wish};
+use crate::group::Group;
 use crate::listeners::Listeners;
 use crate::metrics::{Figures, Metrics};
 use crate::page::timeline::Sample;
 use crate::page::watching::Watching;
+use crate::recording;
 use crate::recording::Recording;
 use crate::report::Run;
 use crate::sessions::{Sessions, Watched};
-use crate::signals::{self, Signals};
+use crate::signals::Signals;
 use crate::turns::Turns;
 use crate::unmanaged::Watch;
-use crate::voice::{self, Voice};
-use crate::{reaping, recording};
+use crate::voice::Voice;
 
 /// The interval of looks at a change in progress: an area may become empty at any moment.
 const CHANGE_MS: i64 = 5;
@@ -63,6 +64,8 @@ pub struct Supervisor {
     pub areas: Areas,
     /// The limit, if it is not fixed.
     pub auto: AutoMemory,
+    /// Its group, if other commands can join.
+    pub group: Option<Group>,
     /// The command, while it runs.
     pub command: Option<Pid>,
     /// The processes' memory.
@@ -103,7 +106,7 @@ impl Supervisor {
         loop {
             let timeout = self.timeout();
             self.serve(timeout.as_ref())?;
-            if let Some(end) = self.on_signals(command)? {
+            if let Some(end) = command::on_signals(&self.signals, command)? {
                 return Ok(end);
             }
         }
@@ -115,7 +118,9 @@ impl Supervisor {
         let end = Instant::now() + FAREWELL;
         loop {
             self.serve(Some(&milliseconds(0)))?;
-            let gone = self.sessions.are_over() && !self.watch.has_survivors(command);
+            let gone = self.sessions.are_over()
+                && self.control.members() == 0
+                && !self.watch.has_survivors(command);
             if gone || Instant::now() >= end {
                 return Ok(gone);
             }
@@ -127,12 +132,13 @@ impl Supervisor {
     /// The number of processes that are left, managed or not.
     pub fn left(&self) -> usize {
         let managed = self.sessions.managed() + self.sessions.expected();
-        managed.max(self.watch.living())
+        managed.max(self.watch.living()).max(self.control.members())
     }
 
-    /// Serves until the last descendant has ended, and its transfers.
+    /// Serves until the last descendant has ended, and its transfers, and the last command that has joined the group.
     pub fn until_all_have_ended(&mut self) -> io::Result<()> {
-        while !self.sessions.are_over() || self.watch.anybody_lives() {
+        while !self.sessions.are_over() || self.control.members() > 0 || self.watch.anybody_lives()
+        {
             let timeout = self.timeout();
             self.serve(timeout.as_ref())?;
             // No process is left to receive them.
@@ -195,7 +201,7 @@ impl Supervisor {
         if self.strict && self.ending.is_none() && self.watch.has_passed() {
             self.ending = Some(Instant::now());
             for line in &lines {
-                voice::error(&format!("ended by --strict: {line}"));
+                self.voice.error(&format!("ended by --strict: {line}"));
             }
             self.watch.signal(Signal::TERM);
             // A stopped process could not end.
@@ -297,7 +303,37 @@ impl Supervisor {
         {
             self.look_for_page();
         }
+        for (is_error, text) in self.voice.take_copies() {
+            self.control.tell_members(&Reply::Said { is_error, text });
+        }
         Ok(())
+    }
+
+    /// From now on, other commands can join.
+    pub fn lead(&mut self, group: Group) -> io::Result<()> {
+        self.control.lead(&group.name)?;
+        self.voice.copies();
+        self.group = Some(group);
+        Ok(())
+    }
+
+    fn on_join(&mut self, client: u64, name: &str, wish: &Wish) {
+        let bytes = match self.auto.bounds() {
+            Some(auto) => [auto.least_bytes, auto.most_bytes],
+            None => [self.sessions.ledger().limit_pages() * PAGE_BYTES; 2],
+        };
+        let group = self.group.as_ref().filter(|group| group.name == name);
+        let answer = group
+            .ok_or_else(|| format!("this run is not of group {name}"))
+            .and_then(|group| group.answer(wish, bytes));
+        match answer {
+            Ok(joined) => {
+                if let Some(starter) = self.control.join(client, &joined) {
+                    self.watch.add_starter(starter.as_raw_nonzero().get());
+                }
+            }
+            Err(text) => self.control.say(client, &Reply::Error { text }, true),
+        }
     }
 
     /// Since the start of the run.
@@ -373,10 +409,9 @@ impl Supervisor {
         let stats = self.sessions.totals_now().stats;
         let ledger = self.sessions.ledger();
         let bounds = self.auto.bounds();
-        Figures {
-            run: list::run(ledger, &stats, self.command, &self.watch, bounds),
-            stats,
-        }
+        let mut run = list::run(ledger, &stats, self.command, &self.watch, bounds);
+        run.group = self.group.as_ref().map(|group| group.name.clone());
+        Figures { run, stats }
     }
 
     fn serve_metrics(&mut self) {
@@ -409,6 +444,7 @@ impl Supervisor {
                     }
                     self.control.say(client, &Reply::Run(Box::new(run)), true);
                 }
+                Ok(Request::Join { group, wish }) => self.on_join(client, &group, &wish),
                 Ok(request) => {
                     let mut parts = Parts {
                         control: &mut self.control,
@@ -428,29 +464,5 @@ impl Supervisor {
             auto: &mut self.auto,
         };
         self.changes.step(&mut parts);
-    }
-
-    /// Handles every received signal; returns the command's end, if that was among them.
-    fn on_signals(&mut self, command: Pid) -> io::Result<Option<Event>> {
-        while let Some(arrived) = self.signals.next() {
-            match arrived.signal {
-                libc::SIGCHLD => {
-                    while let Some(event) = command::next_event(command)? {
-                        match event {
-                            Event::Exited(_) | Event::Killed(_) => return Ok(Some(event)),
-                            // Job control: the shell must see its job stop, and the job is this process.
-                            Event::Stopped(
-                                signal @ (libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU),
-                            ) => signals::suffer(signal),
-                            Event::Stopped(_) | Event::Continued => {}
-                        }
-                    }
-                    reaping::reap_all_but(command);
-                }
-                signal if arrived.is_for(command) => signals::pass_on(command, signal),
-                _ => {}
-            }
-        }
-        Ok(None)
     }
 }

@@ -14,6 +14,8 @@ pub struct Voice {
     quiet: bool,
     said: HashSet<String>,
     warned: bool,
+    /// What was said since the last look, and whether it was an error; `None` if nobody else wants to know.
+    copy: Option<Vec<(bool, String)>>,
 }
 
 impl Voice {
@@ -23,19 +25,44 @@ impl Voice {
             quiet,
             said: HashSet::new(),
             warned: false,
+            copy: None,
         }
+    }
+
+    /// From now on, keeps a copy of each message.
+    pub fn copies(&mut self) {
+        self.copy = Some(Vec::new());
+    }
+
+    /// The messages since the last call.
+    pub fn take_copies(&mut self) -> Vec<(bool, String)> {
+        self.copy.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// An engine's or the supervisor's remark; each text once.
     pub fn remark(&mut self, severity: Severity, text: &str) {
+        let is_error = severity == Severity::Error;
         self.warned |= severity != Severity::Note;
-        if self.quiet && severity != Severity::Error {
+        if self.quiet && !is_error && self.copy.is_none() {
             return;
         }
         if self.said.contains(text) || self.said.len() >= MAX_TEXTS {
             return;
         }
         self.said.insert(text.to_owned());
+        if let Some(copy) = &mut self.copy {
+            copy.push((is_error, text.to_owned()));
+        }
+        if is_error || !self.quiet {
+            error(text);
+        }
+    }
+
+    /// An error that concerns all.
+    pub fn error(&mut self, text: &str) {
+        if let Some(copy) = &mut self.copy {
+            copy.push((true, text.to_owned()));
+        }
         error(text);
     }
 

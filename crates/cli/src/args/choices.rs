@@ -14,7 +14,7 @@ pub enum Switch {
 }
 
 /// `--thp`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Thp {
     /// Wherever they are possible
     Always,
@@ -35,7 +35,7 @@ impl From<Thp> for ThpMode {
 }
 
 /// `--reclaim`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Reclaim {
     /// References that the hand of a clock takes
     Clock,

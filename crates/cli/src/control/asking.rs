@@ -43,7 +43,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    fn new(path: &Path, socket: UnixStream, request: &Request) -> Result<Self, AskError> {
+    /// Sends `request` to the supervisor at `path`, to which `socket` is connected.
+    pub fn new(path: &Path, socket: UnixStream, request: &Request) -> Result<Self, AskError> {
         let silent = |error: io::Error| AskError::Silent {
             path: path.to_path_buf(),
             why: error.to_string(),
@@ -56,6 +57,11 @@ impl Asked {
             path: path.to_path_buf(),
             stream: BufReader::new(socket),
         })
+    }
+
+    /// Readable when an answer has come.
+    pub fn fd(&self) -> &UnixStream {
+        self.stream.get_ref()
     }
 
     /// How long one answer may take.

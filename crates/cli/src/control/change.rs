@@ -102,7 +102,7 @@ impl Changes {
     /// A client made a request other than a list.
     pub fn on_request(&mut self, client: u64, request: Request, parts: &mut Parts<'_>) {
         let answer = match request {
-            Request::Ps { .. } => None,
+            Request::Ps { .. } | Request::Join { .. } => None,
             Request::Set { memory } => Some(set_memory(&memory, parts)),
             Request::Swapon { .. } | Request::Swapoff { .. } if self.job.is_some() => Some(error(
                 "another swap area is on its way in or out; wait for it to end",

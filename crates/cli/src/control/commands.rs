@@ -307,7 +307,7 @@ fn follow(asked: Result<Asked, AskError>, interrupted: &str) -> ExitCode {
                 voice::error(&text);
                 return ExitCode::SUCCESS;
             }
-            Ok(Some(Reply::Run(_) | Reply::Error { .. })) => {}
+            Ok(Some(_)) => {}
             Err(error) => {
                 shown.clear();
                 return fail(&error);
@@ -391,6 +391,7 @@ mod tests {
             supervisor: 100,
             command_pid: Some(101),
             command: "python3 job.py".into(),
+            group: None,
             limit_bytes: 256 << 20,
             auto: None,
             resident_bytes: 200 << 20,

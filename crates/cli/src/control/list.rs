@@ -137,6 +137,7 @@ pub fn run(
         supervisor: std::process::id().cast_signed(),
         command_pid,
         command: command_pid.map_or_else(String::new, |pid| command_of(pid.cast_unsigned())),
+        group: None,
         limit_bytes: ledger.limit_pages() * PAGE_BYTES,
         auto,
         resident_bytes: ledger.charged_pages() * PAGE_BYTES,

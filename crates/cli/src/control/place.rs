@@ -119,6 +119,11 @@ pub fn usable_folders() -> impl Iterator<Item = PathBuf> {
     folders.filter(move |folder| prepare(folder, user).is_ok())
 }
 
+/// The second name of a control socket in `folder`, for the commands of a group.
+pub fn group(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.group"))
+}
+
 /// Listens as process `pid`, in the first usable folder.
 pub fn listen(pid: u32) -> Result<(OwnedFd, PathBuf), PlaceError> {
     let user = rustix::process::geteuid().as_raw();

@@ -2,6 +2,7 @@
 //! each client reads them. Never waits for a client.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+use rustix::process::Pid;
 
 use super::place;
 use super::words::{LINE_BYTES, Reply, Request};
@@ -30,6 +32,8 @@ struct Client {
     asked: bool,
     /// The last answer was sent.
     answered: bool,
+    /// A command that has joined the group: it stays.
+    is_member: bool,
     since: Instant,
 }
 
@@ -37,6 +41,8 @@ struct Client {
 #[derive(Debug)]
 pub struct Control {
     listener: Option<(OwnedFd, PathBuf)>,
+    /// The second name of the socket, by which commands of the group find it.
+    group: Option<PathBuf>,
     clients: Vec<Client>,
     next_id: u64,
 }
@@ -50,6 +56,7 @@ impl Control {
         };
         let control = Self {
             listener,
+            group: None,
             clients: Vec::new(),
             next_id: 0,
         };
@@ -61,10 +68,20 @@ impl Control {
         self.listener.as_ref().map(|(_, path)| path.as_path())
     }
 
+    /// From now on commands find the socket by the name of their group.
+    pub fn lead(&mut self, group: &str) -> io::Result<()> {
+        let (_, path) = self.listener.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let name = place::group(path.parent().unwrap_or(path), group);
+        std::fs::hard_link(path, &name)?;
+        self.group = Some(name);
+        Ok(())
+    }
+
     /// Removes the socket.
     pub fn close(&mut self) {
         self.clients.clear();
-        if let Some((_, path)) = self.listener.take() {
+        let path = self.listener.take().map(|(_, path)| path);
+        for path in self.group.take().into_iter().chain(path) {
             // Another process may have removed it.
             let _ = std::fs::remove_file(path);
         }
@@ -72,12 +89,12 @@ impl Control {
 
     /// A copy of the process remains and continues to listen: this one leaves the socket alone.
     pub fn leave(&mut self) {
-        self.listener = None;
+        (self.listener, self.group) = (None, None);
     }
 
     /// This process is the remaining copy.
     pub fn hand_over(&mut self) {
-        self.clients.clear();
+        self.clients.retain(|client| client.is_member);
         if let Some((_, path)) = &mut self.listener {
             *path = place::hand_over(path, std::process::id());
         }
@@ -99,7 +116,7 @@ impl Control {
 
     /// How soon to look again without an event.
     pub fn timeout(&self) -> Option<Duration> {
-        (!self.clients.is_empty()).then_some(PATIENCE)
+        (self.clients.len() > self.members()).then_some(PATIENCE)
     }
 
     /// Reads and writes as far as possible. Returns new requests with their clients.
@@ -115,7 +132,9 @@ impl Control {
         }
         self.clients.retain(|client| {
             let over = client.answered && client.outbox.is_empty();
-            let late = (!client.asked || client.answered) && client.since.elapsed() > PATIENCE;
+            let late = !client.is_member
+                && (!client.asked || client.answered)
+                && client.since.elapsed() > PATIENCE;
             !over && !late
         });
         requests
@@ -135,6 +154,7 @@ impl Control {
                 outbox: VecDeque::new(),
                 asked: false,
                 answered: false,
+                is_member: false,
                 since: Instant::now(),
             };
             let ours = rustix::process::geteuid();
@@ -146,7 +166,7 @@ impl Control {
                     "this run belongs to user {user}; only that user and root may control it"
                 );
                 client.say(&Reply::Error { text }, true);
-            } else if self.clients.len() >= CLIENTS {
+            } else if self.clients.len() - self.members() >= CLIENTS {
                 let text = format!("{CLIENTS} clients are being served already; try again");
                 client.say(&Reply::Error { text }, true);
             }
@@ -159,6 +179,30 @@ impl Control {
         self.clients
             .iter()
             .any(|client| client.id == id && !client.answered)
+    }
+
+    /// Commands that have joined the group, and still run.
+    pub fn members(&self) -> usize {
+        let members = self.clients.iter();
+        members.filter(|client| client.is_member).count()
+    }
+
+    /// The client is a command of the group; its pid, if its namespace has one for it.
+    pub fn join(&mut self, id: u64, reply: &Reply) -> Option<Pid> {
+        let client = self.clients.iter_mut().find(|client| client.id == id)?;
+        client.is_member = true;
+        client.say(reply, false);
+        client.write();
+        let peer = rustix::net::sockopt::socket_peercred(&client.socket).ok()?;
+        Some(peer.pid)
+    }
+
+    /// Tells all commands of the group.
+    pub fn tell_members(&mut self, reply: &Reply) {
+        for client in self.clients.iter_mut().filter(|client| client.is_member) {
+            client.say(reply, false);
+            client.write();
+        }
     }
 
     /// Sends a reply to a client; after the `last` one the client is removed.

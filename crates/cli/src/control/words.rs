@@ -37,6 +37,13 @@ pub enum Request {
         /// Its number or path, as typed and as an absolute path; by default the only area.
         area: Option<[String; 2]>,
     },
+    /// Start a command that shares the limit of this group. The connection stays open as long as the command runs.
+    Join {
+        /// The name of the group.
+        group: String,
+        /// The options of its command line.
+        wish: Wish,
+    },
 }
 
 /// The supervisor's answer.
@@ -47,6 +54,15 @@ pub enum Reply {
     Run(Box<Run>),
     /// Progress; more replies follow.
     Progress(Progress),
+    /// The answer to [`Request::Join`]; messages of the group follow.
+    Joined(Box<Joined>),
+    /// A message about a process of the group, or about the group.
+    Said {
+        /// Whether `--quiet` lets it through.
+        is_error: bool,
+        /// The message.
+        text: String,
+    },
     /// It is done.
     Done {
         /// The message.
@@ -57,6 +73,35 @@ pub enum Reply {
         /// The fault, the expectation, the remedy.
         text: String,
     },
+}
+
+/// What a command needs to become part of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// The name of the socket for its engines.
+    pub engines: String,
+    /// The size in bytes at which a process gets an engine.
+    pub threshold: u64,
+    /// The patterns of `--map-files`, as the variable of the environment has them.
+    pub map_files: Vec<u8>,
+}
+
+/// The options of a command line that concern a whole run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// `--memory`, if it is given.
+    pub memory: Option<Limit>,
+    /// The others that are given: name and value.
+    pub options: Vec<(String, String)>,
+}
+
+/// The limit of a command line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// As the user means it: `auto` and 40% have other bytes at another moment.
+    pub setting: String,
+    /// The least and the most, in bytes.
+    pub bytes: [u64; 2],
 }
 
 /// The progress of a change.
@@ -79,6 +124,9 @@ pub struct Run {
     pub command_pid: Option<i32>,
     /// The command line.
     pub command: String,
+    /// The name of its group, if other commands can join it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// The limit now.
     pub limit_bytes: u64,
     /// Its bounds, if it is not fixed.

@@ -7,6 +7,7 @@ fn figures() -> Figures {
         supervisor: 100,
         command_pid: Some(101),
         command: "/usr/bin/python3 job.py --password=x".into(),
+        group: None,
         limit_bytes: 64 << 20,
         auto: None,
         resident_bytes: 60 << 20,

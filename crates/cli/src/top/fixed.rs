@@ -37,6 +37,7 @@ pub fn run() -> Run {
         supervisor: 100,
         command_pid: Some(101),
         command: "/usr/bin/python3 job.py".into(),
+        group: None,
         limit_bytes: 64 << 20,
         auto: None,
         resident_bytes: 61 << 20,

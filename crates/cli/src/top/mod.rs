@@ -174,7 +174,7 @@ fn ask(run: i32, request: Request, tell: Sender<News>) {
                     continue;
                 }
                 Ok(Some(Reply::Done { text } | Reply::Error { text })) => text,
-                Ok(Some(Reply::Run(_)) | None) => continue,
+                Ok(Some(_) | None) => continue,
                 Err(error) => error.to_string(),
             };
             return drop(tell.send(News::Said(said)));

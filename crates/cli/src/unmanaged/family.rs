@@ -188,6 +188,8 @@ pub struct Family {
     strangers: Vec<i32>,
     /// The kernel's folder shows processes by pids of this namespace.
     readable: bool,
+    /// Processes outside of the run whose children belong to it.
+    starters: Vec<(i32, Member)>,
     /// Some processes may be found only by a search through all.
     pub may_miss: bool,
 }
@@ -239,6 +241,16 @@ impl Family {
     pub fn stands_for(&self, pid: i32) -> i32 {
         let member = self.members.get(&pid);
         member.and_then(|member| member.shares_with).unwrap_or(pid)
+    }
+
+    /// The children of `pid` belong to the run; it does not.
+    pub fn add_starter(&mut self, pid: i32) {
+        if self.readable
+            && let Ok(starter) = Member::open(pid)
+        {
+            self.starters.push((pid, starter));
+            self.last_pid = None;
+        }
     }
 
     /// A process belongs to the run. True if that is new.
@@ -342,6 +354,10 @@ impl Family {
         let us = std::process::id();
         let ours = std::fs::read(format!("/proc/self/task/{us}/children")).unwrap_or_default();
         let mut to_ask: Vec<i32> = ours.split(|&b| b == b' ').filter_map(number).collect();
+        self.starters.retain(|(pid, starter)| {
+            to_ask.extend(starter.children(*pid));
+            starter.quick().is_some()
+        });
         for (&pid, member) in &self.members {
             to_ask.extend(member.children(pid));
         }

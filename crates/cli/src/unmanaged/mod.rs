@@ -138,6 +138,11 @@ impl Watch {
         }
     }
 
+    /// A command of another terminal joins the run: the child of process `starter`.
+    pub fn add_starter(&mut self, starter: i32) {
+        self.family.add_starter(starter);
+    }
+
     /// Whether processes can be examined.
     pub fn can_look(&self) -> bool {
         self.family.is_readable()
