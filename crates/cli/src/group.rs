@@ -10,7 +10,6 @@
 //! name. The group ends with its last process, and the next command with its name leads a new one.
 
 use std::ffi::OsStr;
-use std::fmt::Debug;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -20,6 +19,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 use foreswap::ledger::protocol::Severity;
 use foreswap_store::area::PAGE_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -38,6 +38,8 @@ use crate::signals::Signals;
 use crate::size::humane;
 use crate::voice::{self, Voice};
 
+/// The default of `--full-timeout`.
+const FULL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a name.
 const LONGEST: usize = 32;
 /// How long a leader may take to answer.
@@ -157,7 +159,8 @@ impl Group {
         let is_new = |option: &&(String, String)| !self.wish.options.contains(option);
         if let Some((option, value)) = wish.options.iter().find(is_new) {
             return Err(format!(
-                "group {name} did not begin with {option} {value}; leave {option} out, or use another name"
+                "group {name} did not begin with {}; leave {option} out, or use another name",
+                format!("{option} {value}").trim_end()
             ));
         }
         Ok(Reply::Joined(Box::new(self.joined.clone())))
@@ -233,41 +236,44 @@ fn join(name: &Name, wish: &Wish, path: PathBuf, socket: OwnedFd) -> Result<Memb
 
 /// The options of the whole group that a command line gives: name and value.
 fn options(args: &RunArgs) -> Vec<(String, String)> {
-    let is_on = |switch: bool| switch.then(|| "true".to_owned());
-    let named = |is_default: bool, value: &dyn Debug| (!is_default).then(|| format!("{value:?}"));
+    let areas = (!args.swap.is_empty()).then(|| args.swap.join(", "));
+    let patterns = args.map_files.iter().map(|glob| glob.to_string_lossy());
+    let patterns = patterns.collect::<Vec<_>>().join(", ");
+    let is_on = |switch: bool| switch.then(String::new);
+    let timeout = args.full_timeout;
     let all = [
-        ("--swap", named(args.swap.is_empty(), &args.swap)),
-        ("--swap-size", args.swap_size.map(|size| size.to_string())),
-        (
-            "--map-files",
-            named(args.map_files.is_empty(), &args.map_files),
-        ),
-        ("--thp", named(args.thp == Thp::Adaptive, &args.thp)),
-        (
-            "--readahead",
-            named(args.readahead == Readahead::Streams, &args.readahead),
-        ),
+        ("--swap", areas),
+        ("--swap-size", args.swap_size.map(humane)),
+        ("--map-files", (!patterns.is_empty()).then_some(patterns)),
+        ("--thp", unless(args.thp, Thp::Adaptive)),
+        ("--readahead", unless(args.readahead, Readahead::Streams)),
         (
             "--max-window",
             args.max_window.map(|pages| pages.to_string()),
         ),
+        ("--reclaim", unless(args.reclaim, Reclaim::Clock)),
         (
-            "--reclaim",
-            named(args.reclaim == Reclaim::Clock, &args.reclaim),
+            "--full-timeout",
+            (timeout != FULL_TIMEOUT).then(|| format!("{timeout:?}")),
         ),
-        (
-            "--load-control",
-            named(args.load_control == Switch::On, &args.load_control),
-        ),
-        ("--io", named(args.io == Io::Auto, &args.io)),
+        ("--load-control", unless(args.load_control, Switch::On)),
+        ("--io", unless(args.io, Io::Auto)),
         ("--helpers", args.helpers.map(|helpers| helpers.to_string())),
         ("--strict", is_on(args.strict)),
         ("--other-users", is_on(args.other_users)),
     ];
-    let given = all
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    given.collect()
+    let given = all.into_iter();
+    given
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect()
+}
+
+/// The word for a value that is not the default.
+fn unless<T: ValueEnum + PartialEq>(value: T, default: T) -> Option<String> {
+    let word = value
+        .to_possible_value()
+        .map(|word| word.get_name().to_owned());
+    word.filter(|_| value != default)
 }
 
 /// Files of a run, which has one of each.

@@ -18,6 +18,8 @@ use crate::voice;
 const LOOK: Duration = Duration::from_millis(200);
 /// The interval of progress lines without a terminal.
 const LINES: Duration = Duration::from_secs(1);
+/// The column of groups, which is there if there are any.
+const GROUP: usize = 2;
 /// Characters of a command line in the table.
 const COMMAND: usize = 32;
 
@@ -110,9 +112,11 @@ fn table(runs: &[Run]) -> String {
     let heads = |names: &[&str]| -> Vec<Vec<String>> {
         vec![names.iter().map(|&name| name.to_owned()).collect()]
     };
+    let has_groups = runs.iter().any(|run| run.group.is_some());
     let mut programs = heads(&[
         "PID ",
         "SUPERVISOR ",
+        "GROUP",
         "COMMAND",
         "MEMORY ",
         "LIMIT ",
@@ -130,6 +134,7 @@ fn table(runs: &[Run]) -> String {
     ]);
     for run in runs {
         let supervisor = run.supervisor.to_string();
+        let group = run.group.clone().unwrap_or_else(|| "-".to_owned());
         for process in &run.processes {
             let ratio = process.readahead_hit_ratio;
             let waits = match process.waits_for_memory {
@@ -139,6 +144,7 @@ fn table(runs: &[Run]) -> String {
             programs.push(vec![
                 process.pid.to_string(),
                 supervisor.clone(),
+                group.clone(),
                 short(&process.command) + waits,
                 humane(process.resident_bytes),
                 limit(run),
@@ -152,6 +158,7 @@ fn table(runs: &[Run]) -> String {
             programs.push(vec![
                 other.pid.to_string(),
                 supervisor.clone(),
+                group.clone(),
                 short(&other.command),
                 none(),
                 limit(run),
@@ -169,6 +176,7 @@ fn table(runs: &[Run]) -> String {
             programs.push(vec![
                 pid,
                 supervisor.clone(),
+                group.clone(),
                 short(&run.command),
                 none(),
                 limit(run),
@@ -193,6 +201,11 @@ fn table(runs: &[Run]) -> String {
                 area.priority.to_string(),
                 path,
             ]);
+        }
+    }
+    if !has_groups {
+        for row in &mut programs {
+            row.remove(GROUP);
         }
     }
     if runs.is_empty() {
@@ -459,6 +472,24 @@ mod tests {
             ..run.clone()
         };
         assert!(table(&[auto]).contains("  auto, 256 MiB  "));
+        let group = Run {
+            group: Some("build".to_owned()),
+            ..run.clone()
+        };
+        let text = table(&[group, run.clone()]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[0].starts_with("PID  SUPERVISOR  GROUP  COMMAND"),
+            "{text}"
+        );
+        assert!(
+            lines[1].starts_with("101         100  build  python3 "),
+            "{text}"
+        );
+        assert!(
+            lines[3].starts_with("101         100  -      python3 "),
+            "{text}"
+        );
         let totals = Totals {
             file_in_bytes: 900 << 20,
             file_dropped_bytes: 700 << 20,
