@@ -349,8 +349,8 @@ impl Membership {
                 Ok(None) => return true,
                 Err(_) => {
                     let text = format!(
-                        "the supervisor of group {} was killed: what is swapped out stays readable, but no new process \
-                         of this command is managed",
+                        "the supervisor of group {} was killed: this command keeps its memory, but its new processes are not \
+                         managed, and a process of which pages are swapped out cannot fork",
                         self.name
                     );
                     voice.remark(Severity::Error, &text);
