@@ -14,6 +14,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use foreswap_store::ring::MOST_HELPERS;
 
+use crate::control::asking::Which;
 use crate::size::{self, Size};
 use crate::{group, memory_setting, metrics, page, top};
 
@@ -293,9 +294,9 @@ pub struct PsArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Only the run that has this process: a managed program, or its `foreswap run`
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: Option<i32>,
+    /// Only the run that has this process (a managed program, or its `foreswap run`), or of this group
+    #[arg(value_name = "PID|GROUP")]
+    pub which: Option<Which>,
 }
 
 /// `foreswap top`.
@@ -312,9 +313,9 @@ pub struct TopArgs {
     #[arg(long, short = 'i', value_name = "DURATION", default_value = "1s", value_parser = top::interval)]
     pub interval: Duration,
 
-    /// Only the run that has this process: a managed program, or its `foreswap run`
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: Option<i32>,
+    /// Only the run that has this process (a managed program, or its `foreswap run`), or of this group
+    #[arg(value_name = "PID|GROUP")]
+    pub which: Option<Which>,
 }
 
 /// `foreswap set`.
@@ -323,13 +324,14 @@ pub struct TopArgs {
 Examples:
   foreswap set 4711 memory=512M
   foreswap set 4711 memory=auto
+  foreswap set build memory=6G
 
 A lower limit makes the programs give memory back at once; a higher one they use as they need it.
 A size ends `auto`, and `auto` or MIN..MAX begins it, also on a run that began with a size.")]
 pub struct SetArgs {
-    /// The pid of a managed program, or of its `foreswap run`
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: i32,
+    /// The pid of a managed program, or of its `foreswap run`, or the name of its group
+    #[arg(value_name = "PID|GROUP")]
+    pub which: Which,
 
     /// memory=SIZE: the limit, as `run --memory` takes it (512M, 1.5G, 40%, auto, 512M..8G)
     #[arg(value_name = "memory=SIZE", value_parser = setting)]
@@ -361,9 +363,9 @@ Examples:
   foreswap swapon 4711 /mnt/nvme --priority 5
   foreswap swapon 4711 ram:512M")]
 pub struct SwaponArgs {
-    /// The pid of a managed program, or of its `foreswap run`
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: i32,
+    /// The pid of a managed program, or of its `foreswap run`, or the name of its group
+    #[arg(value_name = "PID|GROUP")]
+    pub which: Which,
 
     /// A directory, a file, a block device or ram:SIZE, as `run --swap` takes it
     #[arg(value_name = "AREA")]
@@ -389,9 +391,9 @@ What is on the area comes back into memory, or moves to another area where the l
 competition with the program, which goes first. Where neither has room, swapoff refuses and says how
 much is missing. Ctrl-C takes it back: the area is in use as before.")]
 pub struct SwapoffArgs {
-    /// The pid of a managed program, or of its `foreswap run`
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: i32,
+    /// The pid of a managed program, or of its `foreswap run`, or the name of its group
+    #[arg(value_name = "PID|GROUP")]
+    pub which: Which,
 
     /// Path or number of the area, as `foreswap ps` lists it; not needed where there is only one
     #[arg(value_name = "AREA")]
@@ -496,7 +498,10 @@ mod tests {
                 ["foreswap", "set", "1", "cpu=2"],
                 ["'cpu=2'", "memory=SIZE"],
             ),
-            (["foreswap", "set", "x", "memory=1G"], ["'x'", "PID"]),
+            (
+                ["foreswap", "set", "x/y", "memory=1G"],
+                ["'x/y'", "PID|GROUP"],
+            ),
             (["foreswap", "swapon", "0", "/tmp"], ["'0'", "PID"]),
         ] {
             let error = parse(&line).expect_err("refused");

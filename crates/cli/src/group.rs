@@ -57,13 +57,15 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if text.is_empty()
+        // A pid would look like it.
+        let is_number = |c: char| c.is_ascii_digit() || c == '-';
+        if text.chars().all(is_number)
             || text.len() > LONGEST
             || !text.chars().all(is_plain)
             || text.starts_with('.')
         {
             return Err(format!(
-                "expected 1 to {LONGEST} letters, digits, dots, dashes and underscores, with no dot in front"
+                "expected 1 to {LONGEST} letters, digits, dots, dashes and underscores, not digits alone, with no dot in front"
             ));
         }
         Ok(Self(text.to_owned()))
@@ -150,10 +152,9 @@ impl Group {
         if let Some(wanted) = wish.memory.as_ref().filter(is_other) {
             return Err(format!(
                 "group {name} has a limit of {}, and --memory asks for {}; leave --memory out, or change the limit of \
-                 all with `foreswap set {} memory=`",
+                 all with `foreswap set {name} memory=SIZE`",
                 range(bytes),
                 range(wanted.bytes),
-                std::process::id()
             ));
         }
         let is_new = |option: &&(String, String)| !self.wish.options.contains(option);

@@ -261,7 +261,7 @@ fn wrong_words_are_refused_with_what_was_expected() {
     let one_page = session.folder("b");
     session.refused(&["swapon", &pid, &one_page, "--swap-size", "4K"], &["4"]);
     for words in [
-        ["set", "x", "memory=1G"],
+        ["set", "x/y", "memory=1G"],
         ["set", "1", "memory"],
         ["set", "1", "memory=900T"],
         ["swapoff", "-1", "a"],

@@ -159,6 +159,20 @@ fn they_share_one_limit() {
     );
     assert_eq!(join(&["--memory", "64M"]).status.code(), Some(0));
 
+    // Its name stands for it.
+    let set = place.tell(&["set", "one", "memory=80M"]);
+    assert!(set.status.success(), "{set:?}");
+    assert_eq!(place.ps()[0]["limit_bytes"], 80 * MIB);
+    assert_eq!(join(&["--memory", "80M"]).status.code(), Some(0));
+    let other = place.tell(&["set", "another", "memory=80M"]);
+    let text = String::from_utf8_lossy(&other.stderr);
+    assert!(
+        text.contains("no run of foreswap is of group another"),
+        "{text}"
+    );
+    let set = place.tell(&["set", "one", "memory=64M"]);
+    assert!(set.status.success(), "{set:?}");
+
     place.stop("stop others");
     for member in [second, third] {
         let text = ended(member);
@@ -169,7 +183,7 @@ fn they_share_one_limit() {
     let stats = Stats::read(&stats);
     assert!(stats.count("swap_in_bytes") > 0, "{}", stats.0);
     let peak = stats.count("peak_resident_bytes");
-    assert!(peak <= LIMIT * MIB, "{peak} bytes");
+    assert!(peak <= 80 * MIB, "{peak} bytes");
     assert_eq!(stats.count("processes"), 3);
 }
 
@@ -299,7 +313,7 @@ fn the_supervisor_is_killed() {
 
 #[test]
 fn a_name_is_plain() {
-    for name in ["", "a/b", ".a", "a b", &"x".repeat(33)] {
+    for name in ["", "a/b", ".a", "a b", "4711", &"x".repeat(33)] {
         let words = ["run", "--group", name, "--memory", "64M", "--", "true"];
         let output = Command::new(binary())
             .args(words)

@@ -1,12 +1,15 @@
 //! The client's side of the control socket: finds the run of a pid, sends a request, reads the answers.
 
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::place;
 use super::words::{LINE_BYTES, Reply, Request, Run};
+use crate::group::Name;
 
 /// How long a supervisor may take to answer a list request.
 const LIST: Duration = Duration::from_secs(3);
@@ -14,14 +17,11 @@ const LIST: Duration = Duration::from_secs(3);
 /// Why a run could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// There is none with this pid.
+    /// There is none.
     #[error(
-        "no run of foreswap has process {pid}; expected the pid of a managed program or of its `foreswap run`, as `foreswap ps` lists them"
+        "no run of foreswap {0}; expected the pid of a managed program or of its `foreswap run`, or the name of a group, as `foreswap ps` lists them"
     )]
-    NoSuchRun {
-        /// The requested pid.
-        pid: i32,
-    },
+    NoSuchRun(Which),
     /// The supervisor has ended, or is of another version.
     #[error("the supervisor at {path} does not answer: {why}")]
     Silent {
@@ -33,6 +33,57 @@ pub enum AskError {
     /// It refused.
     #[error("{0}")]
     Refused(String),
+}
+
+/// Which run is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// That with this process.
+    Process(i32),
+    /// That of this group.
+    Group(String),
+}
+
+impl Which {
+    /// Whether it is this one.
+    pub fn is(&self, run: &Run) -> bool {
+        match self {
+            Which::Process(pid) => {
+                let own = run.supervisor == *pid || run.command_pid == Some(*pid);
+                own || run.processes.iter().any(|process| process.pid == *pid)
+            }
+            Which::Group(name) => run.group.as_ref() == Some(name),
+        }
+    }
+}
+
+impl FromStr for Which {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // No group has such a name.
+        if text
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'-')
+        {
+            let pid = text.parse().ok().filter(|pid| *pid > 0);
+            let pid = pid.ok_or(
+                "expected a pid, which is a whole number from 1 on, or the name of a group",
+            )?;
+            return Ok(Which::Process(pid));
+        }
+        let name: Name = text.parse()?;
+        Ok(Which::Group(name.as_str().to_owned()))
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Which::Process(pid) => write!(to, "has process {pid}"),
+            Which::Group(name) => write!(to, "is of group {name}"),
+        }
+    }
 }
 
 /// A sent request.
@@ -177,20 +228,16 @@ fn list(path: &Path, socket: UnixStream, mappings_of: Option<i32>) -> Result<Run
     }
 }
 
-/// The run with process `pid`. Other runs that do not answer are no obstacle.
-pub fn find(pid: i32) -> Result<Found, AskError> {
+/// The run that is meant. Other runs that do not answer are no obstacle.
+pub fn find(which: &Which) -> Result<Found, AskError> {
     let (runs, mut silent) = all_runs(None);
-    let has = |run: &Run| {
-        let own = run.supervisor == pid || run.command_pid == Some(pid);
-        own || run.processes.iter().any(|process| process.pid == pid)
-    };
-    let found = runs.into_iter().find(|found| has(&found.run));
-    found.ok_or_else(|| silent.pop().unwrap_or(AskError::NoSuchRun { pid }))
+    let found = runs.into_iter().find(|found| which.is(&found.run));
+    found.ok_or_else(|| silent.pop().unwrap_or(AskError::NoSuchRun(which.clone())))
 }
 
-/// Sends a request to the run with process `pid`.
-pub fn ask(pid: i32, request: &Request) -> Result<Asked, AskError> {
-    let found = find(pid)?;
+/// Sends a request to the run that is meant.
+pub fn ask(which: &Which, request: &Request) -> Result<Asked, AskError> {
+    let found = find(which)?;
     let socket = place::connect(&found.path).map_err(|errno| AskError::Silent {
         path: found.path.clone(),
         why: errno.to_string(),

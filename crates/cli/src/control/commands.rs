@@ -37,7 +37,7 @@ fn fail(error: &AskError) -> ExitCode {
 
 /// Lists all runs, or one.
 pub fn ps(args: &PsArgs) -> ExitCode {
-    let (runs, silent) = match args.pid.map(asking::find) {
+    let (runs, silent) = match args.which.as_ref().map(asking::find) {
         None => asking::all_runs(None),
         Some(Ok(found)) => (vec![found], Vec::new()),
         Some(Err(error)) => return fail(&error),
@@ -254,7 +254,7 @@ fn files(runs: &[Run]) -> String {
 pub fn set(args: &SetArgs) -> ExitCode {
     let Setting { memory } = &args.setting;
     let memory = memory.clone();
-    follow(asking::ask(args.pid, &Request::Set { memory }), "")
+    follow(asking::ask(&args.which, &Request::Set { memory }), "")
 }
 
 /// A new area as the supervisor takes it.
@@ -282,7 +282,7 @@ pub fn swapon(args: &SwaponArgs) -> ExitCode {
     };
     interrupt::watch();
     follow(
-        asking::ask(args.pid, &request),
+        asking::ask(&args.which, &request),
         "interrupted; the area is not used",
     )
 }
@@ -293,7 +293,7 @@ pub fn swapoff(args: &SwapoffArgs) -> ExitCode {
     let area = area.map(|area| [area.clone(), absolute(area)]);
     interrupt::watch();
     follow(
-        asking::ask(args.pid, &Request::Swapoff { area }),
+        asking::ask(&args.which, &Request::Swapoff { area }),
         "interrupted; the area is in use as before",
     )
 }

@@ -21,7 +21,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::args::TopArgs;
-use crate::control::asking::{self, Found};
+use crate::control::asking::{self, Found, Which};
 use crate::control::words::{Reply, Request, Run};
 use crate::size::{self, humane};
 use crate::voice;
@@ -56,8 +56,8 @@ pub fn top(args: &TopArgs) -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    if let Some(pid) = args.pid
-        && let Err(error) = asking::find(pid)
+    if let Some(which) = &args.which
+        && let Err(error) = asking::find(which)
     {
         voice::error(&error.to_string());
         return ExitCode::FAILURE;
@@ -133,17 +133,22 @@ fn hear(news: &Receiver<News>, state: &mut State, began: Instant) -> bool {
 
 /// Looks at the runs at each interval, in a thread of its own.
 fn watch(args: &TopArgs, tell: Sender<News>, selected: Arc<AtomicI32>) {
-    let (interval, only) = (args.interval, args.pid);
-    // A run is known by its supervisor: the process may end before it.
-    let only = only.and_then(|pid| asking::find(pid).ok());
-    let only = only.map(|found| found.run.supervisor);
+    let interval = args.interval;
+    // A run is known by its supervisor: the process may end before it. A group may get another supervisor.
+    let only = args.which.clone().map(|which| match which {
+        Which::Group(_) => which,
+        Which::Process(pid) => {
+            let found = asking::find(&which);
+            Which::Process(found.map_or(pid, |found| found.run.supervisor))
+        }
+    });
     std::thread::spawn(move || {
         loop {
             let at = Instant::now();
             let pid = selected.load(Ordering::Relaxed);
             let (found, silent) = asking::all_runs((pid != 0).then_some(pid));
             let runs = found.into_iter().map(|Found { run, .. }| run);
-            let runs = runs.filter(|run| only.is_none_or(|only| run.supervisor == only));
+            let runs = runs.filter(|run| only.as_ref().is_none_or(|only| only.is(run)));
             let mut told = tell.send(News::Look(at, runs.collect()));
             if let Some(error) = silent.first() {
                 told = tell.send(News::Said(error.to_string()));
@@ -159,7 +164,7 @@ fn watch(args: &TopArgs, tell: Sender<News>, selected: Arc<AtomicI32>) {
 /// Sends a request, and tells its progress and its end, in a thread of its own.
 fn ask(run: i32, request: Request, tell: Sender<News>) {
     std::thread::spawn(move || {
-        let mut asked = match asking::ask(run, &request) {
+        let mut asked = match asking::ask(&Which::Process(run), &request) {
             Ok(asked) => asked,
             Err(error) => return drop(tell.send(News::Said(error.to_string()))),
         };
