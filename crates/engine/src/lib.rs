@@ -5,6 +5,7 @@
 //! `sys` the kernel's interfaces.
 
 pub mod digest;
+pub mod key;
 pub mod ledger;
 pub mod lookout;
 mod pager;
