@@ -94,14 +94,15 @@ impl Run {
     }
 }
 
-/// Runs `command` under `foreswap run`.
+/// Runs `command` under `foreswap run`, with further `options`.
 pub fn turn(
     session: &Session,
+    options: &[&str],
     command: &[OsString],
     counting: Counting,
     progress: &Progress,
 ) -> anyhow::Result<Turn> {
-    let run = Run::of(session, command);
+    let run = Run::with(session, options, command);
     let directory = session.area_directory();
     let device = directory.and_then(|directory| Device::under(directory).ok());
     let mut passes = Passes::new(device.as_ref());

@@ -429,6 +429,9 @@ impl Io for WithRam {
         let from = out.len();
         self.below.reap(out);
         self.hand_over(out, from);
+        // There is room for more.
+        let from = out.len();
+        self.start_encrypted(out, from);
     }
 
     /// Also for completions that [`Io::poll_fd`] does not report.

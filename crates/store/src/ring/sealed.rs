@@ -351,3 +351,6 @@ impl WithRam {
         false
     }
 }
+
+#[cfg(test)]
+mod tests;
