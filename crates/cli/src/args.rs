@@ -212,10 +212,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "BACKEND", default_value_t = Io::Auto)]
     pub io: Io,
 
-    /// Threads of each managed program that hash and compress beside the one that serves faults
+    /// Threads of each managed program that hash, compress and encrypt beside the one that serves faults
     ///
-    /// They hash reads from swap files of 256 KiB and more and evicted huge pages, and compress and
-    /// decompress transfers of that size to and from ram:SIZE. 0 to 3.
+    /// They hash reads from swap files of 256 KiB and more and evicted huge pages, compress and
+    /// decompress transfers of that size to and from ram:SIZE, and encrypt and decrypt them with --encrypt. 0 to 3.
     /// Default: the number of CPUs less one, at most 3.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MOST_HELPERS as i64))]
     pub helpers: Option<u32>,

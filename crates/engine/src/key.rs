@@ -134,9 +134,7 @@ mod tests {
         let page = page.expect("the page");
         drop(key);
         // SAFETY: mapped, and nobody else uses it.
-        assert_eq!(
-            unsafe { page.start().cast::<[u8; KEY_BYTES]>().read() },
-            [0; KEY_BYTES]
-        );
+        let left = unsafe { page.start().cast::<[u8; KEY_BYTES]>().read() };
+        assert_eq!(left, [0; KEY_BYTES]);
     }
 }

@@ -499,14 +499,12 @@ mod tests {
     fn encryption_is_judged_by_what_it_costs() {
         let figures = |per_page| [("bytes_per_s", 8e9 / per_page), ("ns_per_page", per_page)];
         let peers = [PeerName::Foreswap, PeerName::Encrypted];
-        for (words, costs, reached) in
-            [("", 1100.0, true), ("", 1300.0, false)]
-                .into_iter()
-                .chain([
-                    ("--pattern rand", 1900.0, true),
-                    ("--pattern rand", 2100.0, false),
-                ])
-        {
+        for (words, costs, reached) in [
+            ("", 1100.0, true),
+            ("", 1300.0, false),
+            ("--pattern rand", 1900.0, true),
+            ("--pattern rand", 2100.0, false),
+        ] {
             let both = [("foreswap", figures(1000.0)), ("encrypted", figures(costs))];
             let both = both.each_ref().map(|(name, figures)| (*name, &figures[..]));
             let found = judged(report(&both), words, &peers, false);

@@ -52,12 +52,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// `command` under `foreswap run`, with the options of the session.
-    pub fn of(session: &Session, command: &[OsString]) -> Self {
-        Self::with(session, &[], command)
-    }
-
-    /// As [`Run::of`], with further options.
+    /// `command` under `foreswap run`, with the options of the session and further ones.
     pub fn with(session: &Session, options: &[&str], command: &[OsString]) -> Self {
         let statistics = Scratch::new(&std::env::temp_dir(), "stats.json");
         let mut line =

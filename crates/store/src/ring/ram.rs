@@ -187,7 +187,7 @@ pub struct WithRam {
     /// Transfers that it was given.
     pub(super) started: u64,
     areas: Vec<Option<OpenRam>>,
-    ended: Vec<Completion>,
+    pub(super) ended: Vec<Completion>,
     pub(super) helpers: Helpers,
     large: Vec<Large>,
     pub(super) sealing: Sealing,

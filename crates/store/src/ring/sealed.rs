@@ -27,7 +27,8 @@ struct Buffers {
     memory: NonNull<[u8; PAGE]>,
     /// The runs in use, by address.
     used: Vec<Range<u32>>,
-    touched: bool,
+    /// Pages that may have memory, from the first on.
+    touched: u32,
 }
 
 impl Buffers {
@@ -42,7 +43,7 @@ impl Buffers {
         if run.end > BUFFER_PAGES {
             return None;
         }
-        self.touched = true;
+        self.touched = self.touched.max(run.end);
         self.used
             .insert(gap.unwrap_or(self.used.len()), run.clone());
         Some(run)
@@ -60,7 +61,7 @@ impl Buffers {
 
     /// Gives the memory back to the system while nothing is in it.
     fn discard(&mut self) {
-        if self.used.is_empty() && std::mem::take(&mut self.touched) {
+        if self.used.is_empty() && std::mem::take(&mut self.touched) > 0 {
             let bytes = BUFFER_PAGES as usize * PAGE;
             // SAFETY: the memory is the lender's to us, and nothing in it is needed. A refusal costs only the memory.
             let _ = unsafe { madvise(self.memory.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
@@ -198,8 +199,14 @@ impl WithRam {
         self.sealing.buffers = Some(Buffers {
             memory: memory.cast(),
             used: Vec::new(),
-            touched: false,
+            touched: 0,
         });
+    }
+
+    /// Bytes of memory that the buffers have, at most.
+    pub fn buffer_bytes(&self) -> u64 {
+        let buffers = self.sealing.buffers.as_ref();
+        buffers.map_or(0, |buffers| u64::from(buffers.touched) * PAGE as u64)
     }
 
     /// Begins a write of an encrypted area.
@@ -248,21 +255,18 @@ impl WithRam {
             sealed.seal(slot + at as u32, number + at as u64, from, to);
         }
         self.sealing.writes.push(write(Step::Ready));
-        if let Some((_, why)) = self.start_ready() {
-            self.sealing.end_write(token, Step::Ready);
-            return Err(why);
-        }
+        self.start_ready();
         Ok(())
     }
 
-    /// Starts the writes whose ciphertext is ready. Returns one that was refused for another reason than a full queue,
-    /// which would be refused again.
-    fn start_ready(&mut self) -> Option<(u64, QueueError)> {
-        let Sealing {
-            writes, buffers, ..
-        } = &mut self.sealing;
-        let buffers = buffers.as_ref()?;
-        for write in writes.iter_mut() {
+    /// Starts the writes whose ciphertext is ready, as far as the queue has room. The next call tries the others.
+    fn start_ready(&mut self) {
+        let mut at = 0;
+        while let Some(write) = self.sealing.writes.get_mut(at) {
+            let Some(buffers) = self.sealing.buffers.as_mut() else {
+                return;
+            };
+            at += 1;
             if write.step != Step::Ready {
                 continue;
             }
@@ -270,17 +274,23 @@ impl WithRam {
                 ptr: buffers.pointer(write.buffer.start).cast(),
                 len: write.buffer.len() * PAGE,
             };
-            let (token, offset) = (write.token, write.offset);
+            let (token, area, offset) = (write.token, write.area, write.offset);
             // SAFETY: the buffer is this write's until its completion is reaped.
             let started = unsafe {
                 self.below
-                    .start(Direction::Write, token, write.area, offset, &[piece])
+                    .start(Direction::Write, token, area, offset, &[piece])
             };
             match started {
                 Ok(()) => write.step = Step::Started,
-                // The next call tries again.
-                Err(QueueError::Full) => break,
-                Err(why) => return Some((token, why)),
+                Err(QueueError::Full) => return,
+                Err(_) => {
+                    // It would be refused again.
+                    self.sealing.end_write(token, Step::Ready);
+                    at -= 1;
+                    let result = Err(IoError::from_errno(Errno::INVAL));
+                    self.ended.push(Completion { token, result });
+                    continue;
+                }
             }
             self.started += 1;
             if self.below.in_flight() == 1 {
@@ -288,7 +298,6 @@ impl WithRam {
                 let _ = self.below.flush();
             }
         }
-        None
     }
 
     /// Takes the jobs of writes that helpers have encrypted out of `out`, from number `from` on, and starts the writes.
@@ -305,11 +314,7 @@ impl WithRam {
             }
         }
         let before = self.started;
-        while let Some((token, _)) = self.start_ready() {
-            self.sealing.end_write(token, Step::Ready);
-            let result = Err(IoError::from_errno(Errno::INVAL));
-            out.push(Completion { token, result });
-        }
+        self.start_ready();
         if self.started > before {
             // Transfers that are not accepted stay queued for the next flush.
             let _ = self.below.flush();

@@ -344,7 +344,7 @@ fn the_lowest_free_run_of_buffers_comes_first() {
     let mut buffers = Buffers {
         memory: NonNull::dangling(),
         used: Vec::new(),
-        touched: false,
+        touched: 0,
     };
     let [first, second, third] = [3, 5, 2].map(|pages| buffers.take(pages).expect("room"));
     assert_eq!((&first, &second, &third), (&(0..3), &(3..8), &(8..10)));
