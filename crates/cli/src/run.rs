@@ -380,6 +380,8 @@ fn stay_behind(supervisor: &mut Supervisor) {
     supervisor.areas.settle();
     // SAFETY: this process has one thread.
     if unsafe { libc::fork() } != 0 {
+        // It is the copy's, and would be cleared.
+        std::mem::forget(supervisor.sessions.key.take());
         supervisor.control.leave();
         supervisor.listeners.leave();
         return;

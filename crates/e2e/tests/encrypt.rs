@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use foreswap_e2e::foreswap::binary;
 use foreswap_e2e::process::{Running, Scratch};
@@ -183,6 +184,33 @@ fn areas_come_and_go_while_the_program_forks() {
         "{}",
         outcome.stderr
     );
+}
+
+/// The command ends, and a program that it has left goes on to fork: a copy of the supervisor has the key.
+#[test]
+fn what_the_command_leaves_behind_keeps_its_memory() {
+    let test = "what_the_command_leaves_behind_keeps_its_memory";
+    let Some(program) = program::compile(test, "verify_loop") else {
+        return;
+    };
+    let scratch = Scratch::new(test);
+    let script = "\"$0\" 160 stop forks >said 2>&1 & until grep -q ready said; do sleep 0.05; done";
+    let job = Job::shell(script).arg(&program).cwd(scratch.path());
+    let mut running = Managed::limit(LIMIT)
+        .options(["--encrypt"])
+        .start(&job, &scratch.join("stats.json"));
+    while !running.has_ended() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    fs::write(scratch.join("stop"), "").expect("a file");
+    let said = || fs::read_to_string(scratch.join("said")).expect("its words");
+    let end = Instant::now() + Duration::from_secs(30);
+    while !said().ends_with("all right\n") {
+        assert!(Instant::now() < end, "{}", said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.wait().succeeded();
 }
 
 /// Threads, forks, executed programs, huge pages, small reads, and pages that compressed memory passes on.

@@ -76,8 +76,13 @@ pub fn cipher(page: OwnedFd) -> Result<&'static Cipher, SecretError> {
         });
     }
     let start = place.leak().cast::<Cipher>();
-    // SAFETY: a page of our own, for which the cipher is not too large; the key is mapped, and changed by nobody.
-    let made = unsafe { expand(key.start().cast().as_ref(), start.as_ptr()) };
+    // SAFETY: it is mapped, and cleared by nobody while its run goes on.
+    let key: &[u8; KEY_BYTES] = unsafe { key.start().cast().as_ref() };
+    if key == &[0; KEY_BYTES] {
+        return Err(SecretError::Gone);
+    }
+    // SAFETY: a page of our own, for which the cipher is not too large.
+    let made = unsafe { expand(key, start.as_ptr()) };
     wipe_stack();
     if !made {
         return Err(SecretError::System {
@@ -136,5 +141,8 @@ mod tests {
         // SAFETY: mapped, and nobody else uses it.
         let left = unsafe { page.start().cast::<[u8; KEY_BYTES]>().read() };
         assert_eq!(left, [0; KEY_BYTES]);
+        // No engine encrypts with what is left.
+        let late = page.fd().try_clone_to_owned().expect("a descriptor");
+        assert!(matches!(cipher(late), Err(SecretError::Gone)));
     }
 }

@@ -36,6 +36,9 @@ pub enum SecretError {
         /// The limit of this process.
         limit: u64,
     },
+    /// It was cleared.
+    #[error("the run has ended, and its key is gone")]
+    Gone,
     /// A system call failed.
     #[error("no memory for the key of --encrypt: {what} failed: {errno}")]
     System {
