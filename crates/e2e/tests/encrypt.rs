@@ -220,15 +220,15 @@ fn programs_run_as_without_it() {
     let scratch = Scratch::new(test);
     let swap = scratch.path().display().to_string();
     let cases: [(&str, &[&str], &[&str]); 7] = [
-        ("torture", &["7", "3", "100"], &[]),
+        ("torture", &["7", "3", "60"], &[]),
         (
             "torture",
-            &["8", "2", "80"],
+            &["8", "2", "50"],
             &["--thp", "always", "--helpers", "0"],
         ),
         (
             "torture",
-            &["9", "2", "60"],
+            &["9", "2", "40"],
             &["--readahead", "none", "--io", "threads"],
         ),
         ("huge_pages", &["in_parts"], &["--thp", "always"]),

@@ -65,7 +65,12 @@ impl Drop for RunKey {
 
 /// Engine: the cipher with the key of the run. It stays until the process ends.
 pub fn cipher(page: OwnedFd) -> Result<&'static Cipher, SecretError> {
-    let key = SecretPage::attach(page)?;
+    let page = SecretPage::attach(page)?;
+    // SAFETY: it is mapped, and cleared by nobody while its run goes on.
+    let key: &[u8; KEY_BYTES] = unsafe { page.start().cast().as_ref() };
+    if key == &[0; KEY_BYTES] {
+        return Err(SecretError::Gone);
+    }
     let place = SecretPage::create()?;
     place.keep_from_children()?;
     let start = place.start();
@@ -76,11 +81,6 @@ pub fn cipher(page: OwnedFd) -> Result<&'static Cipher, SecretError> {
         });
     }
     let start = place.leak().cast::<Cipher>();
-    // SAFETY: it is mapped, and cleared by nobody while its run goes on.
-    let key: &[u8; KEY_BYTES] = unsafe { key.start().cast().as_ref() };
-    if key == &[0; KEY_BYTES] {
-        return Err(SecretError::Gone);
-    }
     // SAFETY: a page of our own, for which the cipher is not too large.
     let made = unsafe { expand(key, start.as_ptr()) };
     wipe_stack();

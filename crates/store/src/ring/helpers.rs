@@ -1,9 +1,9 @@
 //! Helper threads: hashing, compression and encryption for large transfers, beside the thread that queues and reaps.
 //!
 //! Pages read from a file are hashed; pages for a RAM area are compressed, and pages from there decompressed and
-//! hashed; pages for an encrypted area are encrypted, and pages from there decrypted and hashed. This leaves the pager's time for decisions, which no other thread can make. Only transfers of at least
-//! [`LARGE`] pages in one piece are handed over: for smaller ones the handoff costs more than the work. If all
-//! helpers are busy, the caller does the work itself.
+//! hashed; pages for an encrypted area are encrypted, and pages from there decrypted and hashed. This leaves the pager's
+//! time for decisions, which no other thread can make. Only transfers of at least [`LARGE`] pages in one piece are handed
+//! over: for smaller ones the handoff costs more than the work. If all helpers are busy, the caller does the work itself.
 //!
 //! The caller provides the threads, as for [`super::Pool`], at the first transfer that is large enough.
 
