@@ -9,7 +9,7 @@ use std::num::{ParseFloatError, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use choices::{Io, Readahead, Reclaim, Switch, Thp};
+pub use choices::{Encrypt, Io, Readahead, Reclaim, Switch, Thp};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use foreswap_store::ring::MOST_HELPERS;
@@ -108,6 +108,7 @@ Examples:
   foreswap run --memory 1G --metrics 9108 -- ./server
   foreswap run --memory 512M --swap /mnt/nvme --swap-size 20G -- ./simulation
   foreswap run --memory 1G --swap ram:512M --swap /var/tmp -- ./simulation
+  foreswap run --memory 1G --swap /mnt/shared --encrypt -- ./simulation
   foreswap run --memory 2G --map-files '*.safetensors' -- python3 generate.py
 
 The exit status, the standard streams, the terminal and the signals are COMMAND's own. foreswap
@@ -163,6 +164,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = absolute)]
     pub swap_size: Option<u64>,
 
+    /// Encrypt what is put on swap areas
+    ///
+    /// Pages in files and on block devices are then AES-256-GCM ciphertext, under a key that this run draws, keeps in
+    /// locked memory and takes with it. A page that was changed there is an error, never another page. ram:SIZE
+    /// stays as it is: memory of this machine. docs/SECURITY.md says who could still read what.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Encrypt::Never,
+          num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    pub encrypt: Encrypt,
+
     /// Serve the mappings of files that match GLOB, under the same limit; may be repeated
     ///
     /// For files that are read by mmap (model weights, arrays, indexes): their pages count, are read ahead
@@ -217,10 +227,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "BACKEND", default_value_t = Io::Auto)]
     pub io: Io,
 
-    /// Threads of each managed program that hash and compress beside the one that serves faults
+    /// Threads of each managed program that hash, compress and encrypt beside the one that serves faults
     ///
-    /// They hash reads from swap files of 256 KiB and more and evicted huge pages, and compress and
-    /// decompress transfers of that size to and from ram:SIZE. 0 to 3.
+    /// They hash reads from swap files of 256 KiB and more and evicted huge pages, compress and
+    /// decompress transfers of that size to and from ram:SIZE, and encrypt and decrypt them with --encrypt. 0 to 3.
     /// Default: the number of CPUs less one, at most 3.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MOST_HELPERS as i64))]
     pub helpers: Option<u32>,

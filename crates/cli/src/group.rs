@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::args::{Io, Readahead, Reclaim, RunArgs, Switch, Thp};
+use crate::args::{Encrypt, Io, Readahead, Reclaim, RunArgs, Switch, Thp};
 use crate::command::{self, Event};
 use crate::control::asking::{AskError, Asked};
 use crate::control::place;
@@ -245,6 +245,7 @@ fn options(args: &RunArgs) -> Vec<(String, String)> {
     let all = [
         ("--swap", areas),
         ("--swap-size", args.swap_size.map(humane)),
+        ("--encrypt", unless(args.encrypt, Encrypt::Never)),
         ("--map-files", (!patterns.is_empty()).then_some(patterns)),
         ("--thp", unless(args.thp, Thp::Adaptive)),
         ("--readahead", unless(args.readahead, Readahead::Streams)),

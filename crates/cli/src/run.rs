@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use foreswap::key::RunKey;
 use foreswap::ledger::protocol::{
     MAP_FILES_VARIABLE, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE,
 };
@@ -18,7 +19,7 @@ use foreswap_store::ring::MOST_HELPERS;
 use rustix::process::{Pid, Resource, Rlimit};
 
 use crate::areas::{Areas, AreasError};
-use crate::args::{Io, RunArgs, Switch};
+use crate::args::{Encrypt, Io, RunArgs, Switch};
 use crate::auto_memory::AutoMemory;
 use crate::command::{self, Event};
 use crate::control::change::Changes;
@@ -85,6 +86,7 @@ pub struct Prepared {
     recording: Option<Recording>,
     areas: Vec<OpenArea>,
     io: IoBackend,
+    key: Option<RunKey>,
     limits: Limits,
     patterns: (Vec<Pattern>, OsString),
 }
@@ -142,6 +144,9 @@ pub fn prepare<T>(
             "--io uring was asked for, but {why}; leave --io out and threads take its place"
         );
     }
+    let key = (args.encrypt == Encrypt::Always)
+        .then(RunKey::draw)
+        .transpose()?;
     let mut areas = areas::open(&args.swap, args.swap_size, &limits)?;
     let (io, why_not) = areas::backend(args.io.into(), &mut areas);
     match why_not {
@@ -167,6 +172,7 @@ pub fn prepare<T>(
         recording,
         areas,
         io,
+        key,
         limits,
         patterns,
     };
@@ -223,6 +229,7 @@ pub fn open(
     let mut sessions = Sessions::new(ledger, files, prepared.recording.take());
     sessions.mapped = MappedFiles::new(std::mem::take(&mut prepared.patterns.0));
     sessions.other_users = args.other_users;
+    sessions.key = prepared.key.take();
     let (listeners, name) = Listeners::open()?;
     inherited::wait_for_children();
     reaping::begin();
@@ -431,9 +438,14 @@ fn stay_behind(supervisor: &mut Supervisor) {
     supervisor.areas.settle();
     // SAFETY: this process has one thread.
     if unsafe { libc::fork() } != 0 {
+        // It is the copy's, and would be cleared.
+        std::mem::forget(supervisor.sessions.key.take());
         supervisor.control.leave();
         supervisor.listeners.leave();
         return;
+    }
+    if let Some(key) = &supervisor.sessions.key {
+        key.lock_again();
     }
     supervisor.control.hand_over();
     let _ = rustix::process::setsid();
@@ -447,6 +459,7 @@ fn stay_behind(supervisor: &mut Supervisor) {
         let _ = rustix::stdio::dup2_stderr(&null);
     }
     let served = supervisor.until_all_have_ended();
+    drop(supervisor.sessions.key.take());
     supervisor.write_metrics();
     supervisor.end_recording();
     supervisor.areas.erase_all();

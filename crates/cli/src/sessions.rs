@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use foreswap::key::RunKey;
 use foreswap::ledger::protocol::{
     self, AreaOrder, AreaStep, FileNumbers, Message, ProtocolError, Received, Refusal, Severity,
 };
@@ -115,6 +116,8 @@ pub struct Sessions {
     orphans_wait: Duration,
     /// Processes that run as other users are managed.
     pub other_users: bool,
+    /// The key, if pages are encrypted.
+    pub key: Option<RunKey>,
     /// Dead processes whose clean-up was obstructed, or whose last transfers are in progress.
     unfinished: Vec<ProcId>,
     /// Since when there are any.
@@ -162,6 +165,7 @@ impl Sessions {
             reservations: HashMap::new(),
             orphans_wait: ORPHAN,
             other_users: false,
+            key: None,
             unfinished: Vec::new(),
             unfinished_since: None,
             widows: Widows::default(),

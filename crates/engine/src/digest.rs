@@ -52,7 +52,10 @@ pub fn digest_of(page: &[u8; PAGE_SIZE]) -> Digest {
     }
     let key = KEY.get_or_init(|| secret([0; 2]));
     // The secret is long enough, which is the only possible error.
-    Digest::Hash(XxHash3_64::oneshot_with_secret(key, page).unwrap_or_default())
+    let hash = XxHash3_64::oneshot_with_secret(key, page).unwrap_or_default();
+    // 0 is the number of a page of zeros alone: an encrypted page that does not open becomes one, and must not pass for
+    // the page that was written.
+    Digest::Hash(hash.max(1))
 }
 
 /// [`digest_of`] as one number, see [`Digest::number`]. The next call is for the page that follows in memory.

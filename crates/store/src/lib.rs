@@ -10,5 +10,6 @@
 pub mod area;
 pub mod ram;
 pub mod ring;
+pub mod seal;
 
 mod errno;

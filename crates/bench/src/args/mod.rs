@@ -79,6 +79,8 @@ pub enum BenchName {
 pub enum PeerName {
     /// `foreswap run`
     Foreswap,
+    /// `foreswap run --encrypt`
+    Encrypted,
     /// The kernel's swap at its best: page-cluster 5, non-rotational, THP always (needs root)
     Kernel,
     /// The kernel's swap with the system's settings: page-cluster 3 (needs root)
@@ -106,6 +108,7 @@ impl PeerName {
 Examples:
   foreswap bench seq-read --turns 5 --seconds 3 --against kernel
   foreswap bench rand-write --memory 256M --json figures.json
+  foreswap bench seq-write --turns 5 --against encrypted
   foreswap bench programs --part 0.4 -- python3 job.py")]
 pub struct BenchArgs {
     /// The bench to run

@@ -42,6 +42,10 @@ const READS_TO_DEVICE: f64 = 0.8;
 const WRITES_TO_DEVICE: f64 = 0.7;
 /// Bytes per second relative to zram, by pattern.
 const TO_ZRAM: [(Pattern, f64); 2] = [(Pattern::Seq, 4.0), (Pattern::Rand, 2.0)];
+/// Sequential bytes per second with encryption, relative to those without.
+const ENCRYPTED_TO_PLAIN: f64 = 0.85;
+/// How much longer a page may take with encryption where the disk is waited for, in nanoseconds.
+const ENCRYPTION: f64 = 1000.0;
 /// Faults per 2 MiB touched in order.
 const FAULTS: f64 = 1.1;
 
@@ -65,6 +69,9 @@ pub fn judge(report: &mut Report, run: &Run<'_>) {
     }
     if with(PeerName::Zram) {
         targets.extend(against_zram(report, run));
+    }
+    if with(PeerName::Encrypted) {
+        targets.extend(against_encrypted(report, run));
     }
     targets.extend(against_device(report, run));
     if run.peers.first() == Some(&PeerName::Foreswap) {
@@ -119,6 +126,32 @@ fn against_zram(report: &mut Report, run: &Run<'_>) -> Option<Target> {
     let found = report.ratio(throughput_of(run.workload), peer_name(PeerName::Zram));
     let what = format!("{}, bytes/s to zram's", what_of(run));
     Some(Target::at_least(what, *least, Unit::Ratio, found))
+}
+
+/// What encryption costs.
+fn against_encrypted(report: &Report, run: &Run<'_>) -> Option<Target> {
+    let (what, encrypted) = (what_of(run), peer_name(PeerName::Encrypted));
+    match (run.workload.pattern, run.workload.op) {
+        (Pattern::Seq, _) => {
+            let found = report.ratio(throughput_of(run.workload), encrypted);
+            let found = found.map(|plain_to_encrypted| 1.0 / plain_to_encrypted);
+            let what = format!("{what}, bytes/s with --encrypt to those without");
+            Some(Target::at_least(
+                what,
+                ENCRYPTED_TO_PLAIN,
+                Unit::Ratio,
+                found,
+            ))
+        }
+        (Pattern::Rand, Op::Read) => {
+            let ratio = report.ratio("ns_per_page", encrypted);
+            let plain = report.peers.first()?.median("ns_per_page");
+            let more = plain.zip(ratio).map(|(plain, ratio)| plain / ratio - plain);
+            let what = format!("{what}, more time per page with --encrypt");
+            Some(Target::at_most(what, ENCRYPTION, Unit::Microseconds, more))
+        }
+        _ => None,
+    }
 }
 
 fn against_device(report: &mut Report, run: &Run<'_>) -> Vec<Target> {
@@ -460,6 +493,25 @@ mod tests {
                 .targets
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn encryption_is_judged_by_what_it_costs() {
+        let figures = |per_page| [("bytes_per_s", 8e9 / per_page), ("ns_per_page", per_page)];
+        let peers = [PeerName::Foreswap, PeerName::Encrypted];
+        for (words, costs, reached) in [
+            ("", 1100.0, true),
+            ("", 1300.0, false),
+            ("--pattern rand", 1900.0, true),
+            ("--pattern rand", 2100.0, false),
+        ] {
+            let both = [("foreswap", figures(1000.0)), ("encrypted", figures(costs))];
+            let both = both.each_ref().map(|(name, figures)| (*name, &figures[..]));
+            let found = judged(report(&both), words, &peers, false);
+            let about = |target: &&Target| target.what.contains("--encrypt");
+            let target = found.targets.iter().find(about).expect("a target");
+            assert_eq!(target.reached, Some(reached), "{words} {costs}: {target:?}");
+        }
     }
 
     #[test]

@@ -87,7 +87,7 @@ fn device_for(
     workload: &UsememArgs,
 ) -> anyhow::Result<Option<Device>> {
     let directory = match first {
-        PeerName::Foreswap => session.area_directory(),
+        PeerName::Foreswap | PeerName::Encrypted => session.area_directory(),
         PeerName::Kernel | PeerName::KernelDefaults => Some(session.directory.as_path()),
         PeerName::Zram | PeerName::Zswap | PeerName::Bare => None,
     };

@@ -52,12 +52,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// `command` under `foreswap run`, with the options of the session.
-    pub fn of(session: &Session, command: &[OsString]) -> Self {
-        Self::with(session, &[], command)
-    }
-
-    /// As [`Run::of`], with further options.
+    /// `command` under `foreswap run`, with the options of the session and further ones.
     pub fn with(session: &Session, options: &[&str], command: &[OsString]) -> Self {
         let statistics = Scratch::new(&std::env::temp_dir(), "stats.json");
         let mut line =
@@ -94,14 +89,15 @@ impl Run {
     }
 }
 
-/// Runs `command` under `foreswap run`.
+/// Runs `command` under `foreswap run`, with further `options`.
 pub fn turn(
     session: &Session,
+    options: &[&str],
     command: &[OsString],
     counting: Counting,
     progress: &Progress,
 ) -> anyhow::Result<Turn> {
-    let run = Run::of(session, command);
+    let run = Run::with(session, options, command);
     let directory = session.area_directory();
     let device = directory.and_then(|directory| Device::under(directory).ok());
     let mut passes = Passes::new(device.as_ref());

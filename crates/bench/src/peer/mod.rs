@@ -100,7 +100,10 @@ impl Session {
         progress: &Progress,
     ) -> Result<Turn, TurnError> {
         match peer {
-            PeerName::Foreswap => Ok(foreswap::turn(self, command, counting, progress)?),
+            PeerName::Foreswap | PeerName::Encrypted => {
+                let options = options_of(peer);
+                Ok(foreswap::turn(self, options, command, counting, progress)?)
+            }
             PeerName::Kernel | PeerName::KernelDefaults | PeerName::Zram | PeerName::Zswap => {
                 let (kernels, place) = self.kernels();
                 kernels.turn(kind_of(peer), place, command, counting, progress)
@@ -130,7 +133,10 @@ impl Session {
         progress: &Progress,
     ) -> Result<Turn, TurnError> {
         match peer {
-            PeerName::Foreswap => Ok(swapoff::of_foreswap(self, command, progress)?),
+            PeerName::Foreswap | PeerName::Encrypted => {
+                let options = options_of(peer);
+                Ok(swapoff::of_foreswap(self, options, command, progress)?)
+            }
             PeerName::Bare => Err(ChangeError::Missing("it swaps nothing".to_owned()).into()),
             PeerName::Kernel | PeerName::KernelDefaults | PeerName::Zram | PeerName::Zswap => {
                 swapoff::of_kernel(self, kind_of(peer), command, progress)
@@ -195,6 +201,14 @@ fn derive(figures: &mut Figures) {
         && faults > 0.0
     {
         figures.insert("pages_per_major".to_owned(), bytes / 4096.0 / faults);
+    }
+}
+
+/// The options of `foreswap run` that make the peer.
+fn options_of(peer: PeerName) -> &'static [&'static str] {
+    match peer {
+        PeerName::Encrypted => &["--encrypt"],
+        _ => &[],
     }
 }
 

@@ -32,13 +32,14 @@ const COUNTED_ROUGHLY: u64 = 1 << 20;
 const SQUEEZE_PATIENCE: Duration = Duration::from_secs(60);
 const SQUEEZE_STALL: Duration = Duration::from_secs(3);
 
-/// On foreswap, by its commands.
+/// On foreswap with further `options`, by its commands.
 pub fn of_foreswap(
     session: &Session,
+    options: &[&str],
     command: &[OsString],
     progress: &Progress,
 ) -> anyhow::Result<Turn> {
-    let run = Run::of(session, command);
+    let run = Run::with(session, options, command);
     let device = Device::under(&session.directory).ok();
     let mut program = Program::start(&run.line, device, None, progress)?;
     let pid = program.talk.pid().to_string();

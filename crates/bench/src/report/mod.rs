@@ -374,6 +374,7 @@ impl Machine {
 pub fn peer_name(peer: PeerName) -> &'static str {
     match peer {
         PeerName::Foreswap => "foreswap",
+        PeerName::Encrypted => "encrypted",
         PeerName::Kernel => "kernel",
         PeerName::KernelDefaults => "kernel-defaults",
         PeerName::Zram => "zram",

@@ -85,6 +85,15 @@ impl From<Readahead> for ReadaheadPolicy {
     }
 }
 
+/// `--encrypt`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Encrypt {
+    /// In files and on block devices
+    Always,
+    /// Nowhere
+    Never,
+}
+
 /// `--io`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Io {

@@ -257,6 +257,7 @@ impl Sessions {
                 let welcome = Message::Welcome {
                     record,
                     areas,
+                    encrypted: self.key.is_some(),
                     traced,
                 };
                 self.welcome(index, &welcome, record, &own)
@@ -302,6 +303,7 @@ impl Sessions {
         for (area, own) in self.areas.iter().zip(own) {
             fds.extend(area.descriptors(&self.ledger, own));
         }
+        fds.extend(self.key.as_ref().map(RunKey::fd));
         if let Some(recording) = &self.recording {
             fds.extend(recording.ring(record));
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::options::OptionWords;
 use super::process_set::ProcessSet;
+use super::seals::SEAL_WORDS;
 use super::stats::StatsRecord;
 use super::turns::TurnWords;
 
@@ -28,7 +29,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 19;
+pub(super) const VERSION: u32 = 20;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -46,6 +47,8 @@ pub(super) struct Header {
     pub(super) bound_pages: AtomicU64,
     /// The key of the run's digests.
     pub(super) digest_key: [AtomicU64; 2],
+    /// Pages that were encrypted so far, or were about to be.
+    pub(super) sealed: AtomicU64,
     pub(super) options: OptionWords,
     pub(super) live: AtomicU32,
     /// Families so far, and pages that nobody was asked to pay for, by family: see `debts`.
@@ -136,6 +139,8 @@ pub(super) struct AreaLayout {
     pub(super) used: u64,
     pub(super) uses: u64,
     pub(super) digests: u64,
+    /// See `seals`. Without `--encrypt` nobody touches them.
+    pub(super) seals: u64,
     /// One bit per cluster, per process.
     pub(super) touched: u64,
     pub(super) touched_words: u64,
@@ -168,6 +173,7 @@ pub(super) fn tables(slots: u32) -> Option<AreaLayout> {
         used: take(u64::from(clusters) * 4),
         uses: take(u64::from(slots) * 4),
         digests: take(u64::from(slots) * 8),
+        seals: take(u64::from(slots) * 8 * SEAL_WORDS),
         touched: take(processes * touched_words * 8),
         touched_words,
         references: take(processes * reference_words * 8),

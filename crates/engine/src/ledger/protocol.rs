@@ -39,8 +39,8 @@ pub const MAP_FILES_VARIABLE: &str = "FORESWAP_MAP_FILES";
 pub const MOST_PATTERNS: usize = 4096;
 /// Longest text of one log message; longer ones are cut.
 pub const LOG_BYTES: usize = 1000;
-/// The ledger, three descriptors per area (tables and the file twice), and a ring.
-const MAX_FDS: usize = 3 * MAX_AREAS + 2;
+/// The ledger, three descriptors per area (tables and the file twice), the key and a ring.
+const MAX_FDS: usize = 3 * MAX_AREAS + 3;
 
 /// Severity of a log message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +75,14 @@ pub enum Message {
         record: Option<ProcId>,
     },
     /// Supervisor: this is your record. Attached: the ledger, for each area its tables and [`AreaFiles`], then the
-    /// ring of a traced run.
+    /// key of a run that encrypts, then the ring of a traced run.
     Welcome {
         /// The record.
         record: ProcId,
         /// A bit per area, by number.
         areas: u32,
+        /// A key is attached.
+        encrypted: bool,
         /// A ring is attached.
         traced: bool,
     },

@@ -78,7 +78,7 @@ impl Pager {
             return None;
         }
         self.w.io.set_area(area.0.into(), Some(own.as_raw_fd()));
-        self.w.open_ram(area);
+        self.w.open_area(area);
         self.areas.push((area, AreaFiles { file, own }));
         self.w.look_at_areas();
         Some(())
@@ -118,6 +118,7 @@ impl Pager {
     fn close(&mut self, area: AreaId) {
         self.w.io.set_area(area.0.into(), None);
         self.w.io.set_ram(area.0.into(), None);
+        self.w.io.set_sealed(area.0.into(), None);
         self.areas.retain(|(number, _)| *number != area);
         // SAFETY: the engine's other threads look at the pressure word only.
         if let Some((tables, ram)) = unsafe { self.w.ledger.detach_area(area) } {

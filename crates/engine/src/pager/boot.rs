@@ -37,6 +37,7 @@ use crate::sys::doorbell::{Doorbell, SlotIndex};
 use crate::sys::handed::{self, Handed};
 use crate::sys::host::Host;
 use crate::sys::own_memory::{self, Kind};
+use crate::sys::secret_page::SecretError;
 use crate::sys::uffd::{Features, Uffd, UffdError};
 use crate::sys::{beside, limits, maps, process};
 
@@ -87,6 +88,9 @@ pub enum BootError {
     /// The parent's memory moved during the fork.
     #[error("other threads moved memory (mremap) too often while the process forked")]
     Spoilt,
+    /// The key has no place.
+    #[error("{0}")]
+    Key(#[from] SecretError),
     /// Neither io_uring nor threads.
     #[error("no way to reach the swap areas: {0}")]
     Io(String),
@@ -99,7 +103,7 @@ impl BootError {
             Self::Uffd(_) | Self::FileSize { .. } | Self::AddressSpace { .. } | Self::Io(_) => {
                 "; `foreswap doctor` says more"
             }
-            Self::Supervisor(_) | Self::System { .. } | Self::Spoilt => "",
+            Self::Supervisor(_) | Self::System { .. } | Self::Key(_) | Self::Spoilt => "",
         }
     }
 }
@@ -156,7 +160,9 @@ pub fn start(program: &Program, origin: Origin) {
 pub fn renounce_parent(program: &Program) {
     guests::forget_after_fork();
     own_memory::forget_after_fork();
-    own_memory::drop_from_list(|own| matches!(own.kind, Kind::Frames | Kind::Ledger));
+    own_memory::drop_from_list(|own| {
+        matches!(own.kind, Kind::Frames | Kind::Ledger | Kind::Secret)
+    });
     // SAFETY: the threads did not follow, and nothing was mapped yet where their stacks were.
     unsafe { own_memory::unmap_inherited(|own| own.kind == Kind::Thread) };
     // SAFETY: this thread is alone, and nothing of the old heap is written any more.
@@ -395,7 +401,11 @@ fn boot(
         client,
     );
     w.pid = host.pid();
-    areas.into_iter().for_each(|area| w.open_ram(area));
+    if let Some(key) = welcome.key {
+        w.encrypt_with(crate::key::cipher(key)?)
+            .map_err(system("mmap of the buffers"))?;
+    }
+    areas.into_iter().for_each(|area| w.open_area(area));
     if let Some(ring) = welcome.ring {
         hide(&ring.address_range()).map_err(system("hiding the ring"))?;
         w.recorder = Some(Box::new(Recorder::new(ring)));

@@ -264,7 +264,8 @@ impl Pager {
             self.step_fork();
             self.step_growth();
             let _ = self.w.io.flush();
-            publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
+            let own = self.own_bytes() + self.w.io.buffer_bytes();
+            publish::counters(self.w.ledger, self.w.me, &self.mm, own);
             let now = now();
             let stats = &self.mm.stats;
             let ahead = stats.ahead.unseen + stats.first_touched;

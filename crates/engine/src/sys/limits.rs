@@ -65,7 +65,7 @@ pub fn lift_program(pid: u32, lifted: &[AtomicU64; 2], opened: u64) -> Result<()
         own.map(|own| own.len as u64).sum()
     };
     // The kernel does not count shared memory as data.
-    let data = sum(|own| !matches!(own.kind, Kind::Ledger | Kind::Heap)) + opened;
+    let data = sum(|own| !matches!(own.kind, Kind::Ledger | Kind::Secret | Kind::Heap)) + opened;
     let own = [(Resource::As, sum(|_| true)), (Resource::Data, data)];
     for ((resource, own), lifted) in own.into_iter().zip(lifted) {
         let before = lifted.load(SeqCst);

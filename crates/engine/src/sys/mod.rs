@@ -19,6 +19,7 @@ pub mod mremap_lock;
 pub mod needed;
 pub mod own_memory;
 pub mod process;
+pub mod secret_page;
 pub mod stacks;
 pub(crate) mod syscall;
 pub mod thread;

@@ -39,6 +39,8 @@ pub enum Kind {
     Other = 5,
     /// The memory shared by all processes of the run.
     Ledger = 6,
+    /// The expanded key of the run.
+    Secret = 7,
 }
 
 /// One listed mapping.
@@ -126,9 +128,9 @@ pub unsafe fn renew(start: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Unlocks mappings of the engine that the program's `mlockall` locked.
+/// Unlocks mappings of the engine that the program's `mlockall` locked. The engine locks the key itself.
 pub fn unlock_all() {
-    for own in ranges() {
+    for own in ranges().filter(|own| own.kind != Kind::Secret) {
         // SAFETY: changes nothing but whether pages may leave. A mapping that was unmapped
         // meanwhile is refused, or is a new one that is open to be locked again.
         let _ = unsafe { munlock(without_provenance_mut(own.start), own.len) };
@@ -250,6 +252,7 @@ pub fn ranges() -> impl Iterator<Item = Own> {
             3 => Kind::Frames,
             4 => Kind::Doorbell,
             6 => Kind::Ledger,
+            7 => Kind::Secret,
             _ => Kind::Other,
         };
         Some(Own {

@@ -1,9 +1,9 @@
-//! Helper threads: hashing and compression for large transfers, beside the thread that queues and reaps.
+//! Helper threads: hashing, compression and encryption for large transfers, beside the thread that queues and reaps.
 //!
 //! Pages read from a file are hashed; pages for a RAM area are compressed, and pages from there decompressed and
-//! hashed. This leaves the pager's time for decisions, which no other thread can make. Only transfers of at least
-//! [`LARGE`] pages in one piece are handed over: for smaller ones the handoff costs more than the work. If all
-//! helpers are busy, the caller does the work itself.
+//! hashed; pages for an encrypted area are encrypted, and pages from there decrypted and hashed. This leaves the pager's
+//! time for decisions, which no other thread can make. Only transfers of at least [`LARGE`] pages in one piece are handed
+//! over: for smaller ones the handoff costs more than the work. If all helpers are busy, the caller does the work itself.
 //!
 //! The caller provides the threads, as for [`super::Pool`], at the first transfer that is large enough.
 
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::handoff::{Hand, Handoff};
 use super::ram::{PAGE, Refusal, SharedRam};
 use super::{Completion, IoError, SpawnRefused};
+use crate::seal::SealedArea;
 
 /// Pages of the smallest transfer that is handed over: 256 KiB, about 30 us of hashing.
 pub const LARGE: usize = 64;
@@ -41,6 +42,26 @@ pub(super) enum Task {
     Hash,
     Read(Arc<SharedRam>, u32),
     Write(Arc<SharedRam>, u32, bool),
+    /// Decrypts the pages of the slots from this one on.
+    Open(Arc<SealedArea>, u32),
+    Seal(Arc<SealedArea>, Sealed),
+}
+
+/// The place of pages that are encrypted.
+pub(super) struct Sealed {
+    /// The slot and the number of the first.
+    slot: u32,
+    number: u64,
+    to: Lent,
+}
+
+impl Task {
+    /// Encrypts the pages for the slots from `slot` on, with the numbers from `number` on, into as many pages from `to` on,
+    /// which nobody else uses until the job is done.
+    pub(super) fn seal(area: Arc<SealedArea>, slot: u32, number: u64, to: *mut [u8; PAGE]) -> Self {
+        let to = Lent(to);
+        Task::Seal(area, Sealed { slot, number, to })
+    }
 }
 
 /// The first page of memory that was lent for a transfer.
@@ -111,9 +132,9 @@ impl Job {
     /// Does the next [`PART`] pages. Returns whether they were the last.
     fn do_part(&mut self, number: usize, hash: Hash) -> bool {
         // A job that waits to be reaped, or refilled, keeps no area alive.
-        let task = std::mem::replace(&mut self.task, Task::Hash);
+        let mut task = std::mem::replace(&mut self.task, Task::Hash);
         let part = self.done..self.pages.min(self.done + PART);
-        let done = match &task {
+        let done = match &mut task {
             Task::Hash => Ok(()),
             Task::Read(area, slot) => area.with_codec(number, |area, codec| {
                 // SAFETY: the transfer fills them, and until it has ended nobody else uses them.
@@ -127,13 +148,36 @@ impl Job {
                 let pages = part.clone().zip(&pages[part.clone()]);
                 area.write(codec, *slot, pages, *as_it_is, &mut self.refusal)
             }),
+            Task::Open(area, slot) => {
+                // SAFETY: as for `Task::Read`.
+                let pages = unsafe { self.first.filled(self.pages) };
+                for (at, page) in part.clone().zip(&mut pages[part.clone()]) {
+                    // A page that does not open is one of zeros, and recognised by its hash.
+                    let _ = area.open(*slot + at as u32, page);
+                }
+                Ok(())
+            }
+            Task::Seal(area, sealed) => {
+                let Sealed { slot, number, to } = sealed;
+                // SAFETY: as for `Task::Write`; the buffer is the job's.
+                let (from, to) = unsafe { (self.first.drained(self.pages), to.filled(self.pages)) };
+                for at in part.clone() {
+                    area.seal(
+                        *slot + at as u32,
+                        *number + at as u64,
+                        &from[at],
+                        &mut to[at],
+                    );
+                }
+                Ok(())
+            }
         };
         self.done = part.end;
         let (failed, last) = (done.is_err(), done.is_err() || self.done == self.pages);
         if last || matches!(task, Task::Hash) {
             self.result = done.and(self.refusal.into_result());
         }
-        if !failed && !matches!(task, Task::Write(..)) {
+        if !failed && !matches!(task, Task::Write(..) | Task::Seal(..)) {
             // SAFETY: they are filled, and still lent.
             let pages = unsafe { self.first.drained(self.pages) };
             self.hashes.extend(pages[part].iter().map(hash));

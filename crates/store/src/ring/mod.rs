@@ -13,12 +13,14 @@ mod handoff;
 mod helpers;
 mod pool;
 mod ram;
+mod sealed;
 mod transfer;
 mod uring;
 
 pub use helpers::{Hash, Helper, Helpers, MOST_HELPERS, Spawn};
 pub use pool::{Pool, PoolError, SpawnRefused, Worker};
 pub use ram::{IsUsed, RamHandle, Refusal, WithRam};
+pub use sealed::BUFFER_PAGES;
 pub use transfer::Direction;
 pub use uring::{SetupFlags, Uring, UringUnavailable};
 

@@ -1,5 +1,6 @@
 //! RAM areas behind the same interface as files. Requests are executed at once on the caller's thread or, if they are
-//! large, by a helper; their completions are reaped like any other. Helpers also hash large reads of files.
+//! large, by a helper; their completions are reaped like any other. Helpers also hash large reads of files. Areas that are
+//! encrypted are in `sealed`.
 //!
 //! A write may be accepted in part: the completion names pages that are incompressible, or for which there is no
 //! room, and the caller puts them elsewhere.
@@ -11,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::helpers::{Helpers, LARGE, Task};
+use super::sealed::{Sealing, pages_of};
 use super::{Completion, Direction, Io, IoError, IoVec, MAX_DEPTH, QueueError};
 use crate::ram::{Method, Ram, Reader, Refused, Writer};
 
@@ -179,15 +181,16 @@ struct Large {
     pages: usize,
 }
 
-/// A backend for files with RAM areas and helpers.
+/// A backend for files with RAM areas, encrypted areas and helpers.
 pub struct WithRam {
-    below: Box<dyn Io>,
+    pub(super) below: Box<dyn Io>,
     /// Transfers that it was given.
-    started: u64,
+    pub(super) started: u64,
     areas: Vec<Option<OpenRam>>,
-    ended: Vec<Completion>,
-    helpers: Helpers,
+    pub(super) ended: Vec<Completion>,
+    pub(super) helpers: Helpers,
     large: Vec<Large>,
+    pub(super) sealing: Sealing,
 }
 
 impl WithRam {
@@ -200,6 +203,7 @@ impl WithRam {
             ended: Vec::with_capacity(MAX_DEPTH as usize),
             helpers,
             large: Vec::with_capacity(MAX_DEPTH as usize),
+            sealing: Sealing::default(),
         }
     }
 
@@ -222,8 +226,9 @@ impl WithRam {
         self.helpers.in_flight() > 0
     }
 
-    /// This process pauses its writes: others may use its open chunks.
+    /// This process pauses its writes: others may use its open chunks, and the memory of empty buffers.
     pub fn give_back(&mut self) {
+        self.sealing.give_back();
         let areas = self.areas.iter_mut().flatten();
         areas.for_each(OpenRam::give_back);
     }
@@ -290,20 +295,7 @@ impl WithRam {
         };
         let Some(handle) = self.areas.get_mut(area).and_then(Option::as_mut) else {
             // SAFETY: the caller's promise.
-            unsafe { self.below.start(direction, token, area, offset, iov) }?;
-            self.started += 1;
-            if let (Direction::Read, Some((first, pages))) = (direction, large) {
-                self.large.push(Large {
-                    token,
-                    first,
-                    pages,
-                });
-            }
-            if large.is_some() && self.below.in_flight() == 1 {
-                // The disk is idle: it begins while the caller prepares more. Refused transfers stay queued.
-                let _ = self.below.flush();
-            }
-            return Ok(());
+            return unsafe { self.begin_file(direction, token, area, offset, iov, large) };
         };
         if self.ended.len() >= MAX_DEPTH as usize {
             return Err(QueueError::Full);
@@ -325,10 +317,7 @@ impl WithRam {
                 return Ok(());
             }
         }
-        let each = iov.iter().flat_map(|piece| {
-            // SAFETY: each page lies in the piece.
-            (0..piece.len / PAGE).map(|page| unsafe { piece.ptr.add(page * PAGE) }.cast())
-        });
+        let each = pages_of(iov);
         let OpenRam { shared, codec } = handle;
         let result = match direction {
             Direction::Read => {
@@ -349,7 +338,44 @@ impl WithRam {
         Ok(())
     }
 
-    /// Removes completed large reads from `out`, from number `from` on, and hands them to the helpers.
+    unsafe fn begin_file(
+        &mut self,
+        direction: Direction,
+        token: u64,
+        area: usize,
+        offset: u64,
+        iov: &[IoVec],
+        large: Option<(*mut [u8; PAGE], usize)>,
+    ) -> Result<(), QueueError> {
+        let sealed = self.sealing.area(area);
+        if let (Some(sealed), Direction::Write) = (&sealed, direction) {
+            let sealed = Arc::clone(sealed);
+            // SAFETY: the caller's promise.
+            return unsafe { self.begin_sealed(token, area, sealed, offset, iov) };
+        }
+        let slot = sealed.as_ref().map(|area| area.slot_at(offset));
+        let slot = slot.map(|slot| slot.ok_or(QueueError::BadLength));
+        let slot = slot.transpose()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.below.start(direction, token, area, offset, iov) }?;
+        self.started += 1;
+        match (sealed.zip(slot), direction, large) {
+            (Some((sealed, slot)), _, _) => self.sealing.note_read(token, sealed, slot, iov),
+            (None, Direction::Read, Some((first, pages))) => self.large.push(Large {
+                token,
+                first,
+                pages,
+            }),
+            _ => {}
+        }
+        if large.is_some() && self.below.in_flight() == 1 {
+            // The disk is idle: it begins while the caller prepares more. Refused transfers stay queued.
+            let _ = self.below.flush();
+        }
+        Ok(())
+    }
+
+    /// Takes completed reads that helpers work on from now on out of `out`, from number `from` on.
     fn hand_over(&mut self, out: &mut Vec<Completion>, from: usize) {
         let mut at = from;
         while at < out.len() {
@@ -368,7 +394,7 @@ impl WithRam {
                     ended.result.is_ok() && self.helpers.hand_over(token, first, pages, Task::Hash)
                 },
             );
-            if handed {
+            if handed || self.on_sealed_end(&ended) {
                 out.remove(at);
             } else {
                 at += 1;
@@ -396,11 +422,16 @@ impl Io for WithRam {
     }
 
     fn reap(&mut self, out: &mut Vec<Completion>) {
+        let from = out.len();
         self.helpers.reap(out);
+        self.start_encrypted(out, from);
         out.append(&mut self.ended);
         let from = out.len();
         self.below.reap(out);
         self.hand_over(out, from);
+        // There is room for more.
+        let from = out.len();
+        self.start_encrypted(out, from);
     }
 
     /// Also for completions that [`Io::poll_fd`] does not report.
@@ -436,7 +467,8 @@ impl Io for WithRam {
     }
 
     fn in_flight(&self) -> usize {
-        self.ended.len() + self.helpers.in_flight() + self.below.in_flight()
+        let above = self.ended.len() + self.sealing.ready();
+        above + self.helpers.in_flight() + self.below.in_flight()
     }
 
     fn set_area(&mut self, area: usize, fd: Option<RawFd>) {

@@ -77,6 +77,8 @@ pub struct Welcome {
     pub ledger: Ledger,
     /// The areas' files; their tables are attached.
     pub areas: Vec<(AreaId, AreaFiles)>,
+    /// The page with the key, if the run encrypts: see `crate::key`.
+    pub key: Option<OwnedFd>,
     /// The ring for records, if the run is traced.
     pub ring: Option<Ring>,
 }
@@ -196,6 +198,7 @@ impl Client {
         let Message::Welcome {
             record,
             areas,
+            encrypted,
             traced,
         } = answer.message
         else {
@@ -212,6 +215,7 @@ impl Client {
             ledger.attach_ram(area, file.as_fd())?;
             files.push((area, AreaFiles { file, own }));
         }
+        let key = encrypted.then(&mut next).transpose()?;
         let ring = match traced {
             true => Some(Ring::attach(next()?)?),
             false => None,
@@ -223,6 +227,7 @@ impl Client {
             record,
             ledger,
             areas: files,
+            key,
             ring,
         })
     }

@@ -35,10 +35,11 @@ impl Packet {
             Message::Welcome {
                 record,
                 areas,
+                encrypted,
                 traced,
             } => {
-                let traced = u32::from(*traced);
-                (2, [from_record(Some(*record)), *areas, traced], "")
+                let with = u32::from(*traced) | u32::from(*encrypted) << 1;
+                (2, [from_record(Some(*record)), *areas, with], "")
             }
             Message::Refused(why) => (3, [*why as u32, 0, 0], ""),
             Message::Log { severity, text } => (4, [*severity as u32, 0, 0], text.as_str()),
@@ -96,7 +97,8 @@ impl Packet {
             2 => Message::Welcome {
                 record: ProcId::new(first)?,
                 areas: second,
-                traced: third != 0,
+                encrypted: third & 2 != 0,
+                traced: third & 1 != 0,
             },
             3 => Message::Refused(match first {
                 0 => Refusal::Version,

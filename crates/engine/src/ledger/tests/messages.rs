@@ -135,11 +135,13 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             tables(1),
             files[1].as_fd(),
             files[1].as_fd(),
+            files[0].as_fd(),
             ring.fd(),
         ];
         let welcome = Message::Welcome {
             record,
             areas: 3,
+            encrypted: true,
             traced: true,
         };
         send(&socket, &welcome, &fds).expect("sent");

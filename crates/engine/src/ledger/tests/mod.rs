@@ -3,6 +3,7 @@
 mod hammer;
 mod messages;
 mod ram;
+mod seals;
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;

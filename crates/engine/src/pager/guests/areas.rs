@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use foreswap_core::units::{PAGE_SIZE, Slot};
 use foreswap_store::ram::Reader;
+use foreswap_store::seal::Cipher;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
@@ -64,6 +65,8 @@ pub(super) struct Areas {
     files: Vec<(AreaId, OwnedFd)>,
     /// The files that the parent maps.
     mapped: Vec<Arc<MappedFile>>,
+    /// Of a run that encrypts.
+    cipher: Option<&'static Cipher>,
     /// The readers of areas in memory.
     readers: [Option<Reader>; MAX_AREAS],
 }
@@ -73,19 +76,21 @@ impl Areas {
         ledger: &'static Ledger,
         own: impl Iterator<Item = (AreaId, &'a OwnedFd)>,
         mapped: Vec<Arc<MappedFile>>,
+        cipher: Option<&'static Cipher>,
     ) -> Result<Self, Errno> {
         let files = own.map(|(area, file)| Ok((area, rustix::io::dup(file)?)));
         Ok(Areas {
             ledger,
             files: files.collect::<Result<_, Errno>>()?,
             mapped,
+            cipher,
             readers: [const { None }; MAX_AREAS],
         })
     }
 
     pub(super) fn try_clone(&self) -> Result<Self, Errno> {
         let files = self.files.iter().map(|(area, file)| (*area, file));
-        Self::open(self.ledger, files, self.mapped.clone())
+        Self::open(self.ledger, files, self.mapped.clone(), self.cipher)
     }
 
     /// Reads slots from `first` on. Returns for how many the content is there, and is what was written.
@@ -119,10 +124,21 @@ impl Areas {
         let area = AreaId(first.area);
         let (_, file) = self.files.iter().find(|(known, _)| *known == area)?;
         let start = self.ledger.area_info(area)?.first_byte;
-        read_pages(
-            file,
-            start + u64::from(first.index) * PAGE_SIZE as u64,
-            pages,
+        let at = start + u64::from(first.index) * PAGE_SIZE as u64;
+        let read = read_pages(file, at, pages)?;
+        let Some(cipher) = self.cipher else {
+            return Some(read);
+        };
+        let mut sealed = (first.index..).zip(&mut pages[..read]);
+        let opens = |(slot, page): (u32, &mut Page)| {
+            cipher.open(&self.ledger.seal(area, SlotIndex(slot)), &mut page.0)
+        };
+        Some(
+            sealed
+                .by_ref()
+                .map(opens)
+                .take_while(|opens| *opens)
+                .count(),
         )
     }
 

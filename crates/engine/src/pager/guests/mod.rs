@@ -218,7 +218,7 @@ impl Pager {
         let own = self.areas.iter().map(|(area, files)| (*area, &files.own));
         let areas = match is_lost {
             true => None,
-            false => Areas::open(self.w.ledger, own, self.w.files.all()).ok(),
+            false => Areas::open(self.w.ledger, own, self.w.files.all(), self.w.cipher).ok(),
         };
         let supervisor = self.w.client.as_ref();
         let supervisor = supervisor.and_then(|client| rustix::io::dup(client.fd()).ok());
