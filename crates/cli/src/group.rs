@@ -10,7 +10,7 @@
 //! name. The group ends with its last process, and the next command with its name leads a new one.
 
 use std::ffi::OsStr;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use foreswap::ledger::protocol::Severity;
-use foreswap_store::area::PAGE_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -30,7 +29,7 @@ use crate::args::{Encrypt, Io, Readahead, Reclaim, RunArgs, Switch, Thp};
 use crate::command::{self, Event};
 use crate::control::asking::{AskError, Asked};
 use crate::control::place;
-use crate::control::words::{Joined, Limit, Reply, Request, Wish};
+use crate::control::words::{Joined, Limit, Reply, Request, Run, Wish};
 use crate::inherited;
 use crate::memory_setting::Setting;
 use crate::run::{self, Variables};
@@ -194,10 +193,8 @@ pub fn enter(name: &Name, args: &RunArgs) -> anyhow::Result<Part> {
     let lock = locked().with_context(|| format!("{}", first.display()))?;
     let began = Instant::now();
     loop {
-        let paths = folders.iter().map(|folder| place::group(folder, &name.0));
-        let found = paths
-            .filter_map(|path| Some((place::connect(&path).ok()?, path)))
-            .next();
+        let mut paths = folders.iter().map(|folder| place::group(folder, &name.0));
+        let found = paths.find_map(|path| Some((place::connect(&path).ok()?, path)));
         let Some((socket, path)) = found else {
             // The name of a group whose supervisor was killed is free again.
             folders.iter().for_each(|folder| drop(place::sweep(folder)));
@@ -362,30 +359,29 @@ impl Membership {
         }
     }
 
+    /// The run of the group; `None` if it does not answer soon.
+    fn now(&self) -> Option<Box<Run>> {
+        let socket = place::connect(&self.path).ok()?;
+        let request = Request::Ps { mappings_of: None };
+        let mut asked = Asked::new(&self.path, UnixStream::from(socket), &request).ok()?;
+        asked.set_patience(Duration::from_secs(1));
+        match asked.next().ok()? {
+            Some(Reply::Run(run)) => Some(run),
+            _ => None,
+        }
+    }
+
     /// The figures of the group, which this command shares with others.
     fn last_line(&self, elapsed: Duration) -> String {
         let (name, seconds) = (&self.name, elapsed.as_secs_f64());
-        let run = place::connect(&self.path)
-            .map_err(|errno| io::Error::from(errno).kind())
-            .and_then(|socket| {
-                let request = Request::Ps { mappings_of: None };
-                let mut asked = Asked::new(&self.path, UnixStream::from(socket), &request)
-                    .map_err(|_| ErrorKind::Other)?;
-                asked.set_patience(Duration::from_secs(1));
-                match asked.next() {
-                    Ok(Some(Reply::Run(run))) => Ok(*run),
-                    _ => Err(ErrorKind::TimedOut),
-                }
-            });
-        let Ok(run) = run else {
+        let Some(run) = self.now() else {
             return format!("group {name}: this command took {seconds:.2} s");
         };
         let totals = run.totals.unwrap_or_default();
-        let pages = |bytes: u64| humane(bytes / PAGE_BYTES * PAGE_BYTES);
         format!(
             "group {name}: this command took {seconds:.2} s; the group holds {} of {} now and has moved {} out and {} in \
              so far",
-            pages(run.resident_bytes),
+            humane(run.resident_bytes),
             humane(run.limit_bytes),
             humane(totals.swap_out_bytes),
             humane(totals.swap_in_bytes),

@@ -22,6 +22,14 @@ pub enum AskError {
         "no run of foreswap {0}; expected the pid of a managed program or of its `foreswap run`, or the name of a group, as `foreswap ps` lists them"
     )]
     NoSuchRun(Which),
+    /// Root sees the groups of all users.
+    #[error("several runs are of group {name}: name one of them by its pid ({pids})")]
+    Several {
+        /// The name.
+        name: String,
+        /// The pids of their supervisors.
+        pids: String,
+    },
     /// The supervisor has ended, or is of another version.
     #[error("the supervisor at {path} does not answer: {why}")]
     Silent {
@@ -231,7 +239,18 @@ fn list(path: &Path, socket: UnixStream, mappings_of: Option<i32>) -> Result<Run
 /// The run that is meant. Other runs that do not answer are no obstacle.
 pub fn find(which: &Which) -> Result<Found, AskError> {
     let (runs, mut silent) = all_runs(None);
-    let found = runs.into_iter().find(|found| which.is(&found.run));
+    let runs: Vec<Found> = runs
+        .into_iter()
+        .filter(|found| which.is(&found.run))
+        .collect();
+    if let (Which::Group(name), [_, _, ..]) = (which, &runs[..]) {
+        let pids = runs.iter().map(|found| found.run.supervisor.to_string());
+        return Err(AskError::Several {
+            name: name.clone(),
+            pids: pids.collect::<Vec<_>>().join(", "),
+        });
+    }
+    let found = runs.into_iter().next();
     found.ok_or_else(|| silent.pop().unwrap_or(AskError::NoSuchRun(which.clone())))
 }
 
