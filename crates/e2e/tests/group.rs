@@ -131,14 +131,15 @@ fn they_share_one_limit() {
         return;
     };
     let (area, stats) = (place.area(), place.scratch.join("stats.json"));
-    let begins = ["--memory", "64M", "--swap", &area, "--stats"];
+    let begins = ["--memory", "64M", "--encrypt", "--swap", &area, "--stats"];
     let begins = [&begins[..], &[stats.to_str().expect("a path")]].concat();
     let first = place.verifies(48, "stop", &begins);
     // The same words are no obstacle to those that come later.
-    let second = place.verifies(48, "stop others", &["--memory", "64M"]);
+    let second = place.verifies(48, "stop others", &["--memory", "64M", "--encrypt"]);
     let third = place.verifies(48, "stop others", &["--swap", &area]);
     let run = &place.ps()[0];
     assert_eq!(run["limit_bytes"], LIMIT * MIB);
+    assert_eq!(run["encrypts"], true);
     assert_eq!(run["processes"].as_array().map(Vec::len), Some(3), "{run}");
 
     let join = |options: &[&str]| {

@@ -190,6 +190,9 @@ fn table(runs: &[Run]) -> String {
             if let Some(memory) = area.memory {
                 path = format!("{path} ({} taken)", humane(memory.held_bytes));
             }
+            if run.encrypts && area.memory.is_none() {
+                path = format!("{path} (encrypted)");
+            }
             if area.state != "usable" {
                 path = format!("{path} ({})", plain(&area.state));
             }
@@ -405,6 +408,7 @@ mod tests {
             command_pid: Some(101),
             command: "python3 job.py".into(),
             group: None,
+            encrypts: false,
             limit_bytes: 256 << 20,
             auto: None,
             resident_bytes: 200 << 20,
@@ -476,6 +480,13 @@ mod tests {
             group: Some("build".to_owned()),
             ..run.clone()
         };
+        let secret = Run {
+            encrypts: true,
+            ..run.clone()
+        };
+        let text = table(&[secret]);
+        assert!(text.contains("  /tmp (encrypted) (draining)\n"), "{text}");
+        assert!(text.ends_with("  ram:64M (33 MiB taken)\n"), "{text}");
         let text = table(&[group, run.clone()]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(

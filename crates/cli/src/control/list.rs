@@ -138,6 +138,7 @@ pub fn run(
         command_pid,
         command: command_pid.map_or_else(String::new, |pid| command_of(pid.cast_unsigned())),
         group: None,
+        encrypts: false,
         limit_bytes: ledger.limit_pages() * PAGE_BYTES,
         auto,
         resident_bytes: ledger.charged_pages() * PAGE_BYTES,

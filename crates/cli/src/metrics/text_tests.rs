@@ -8,6 +8,7 @@ fn figures() -> Figures {
         command_pid: Some(101),
         command: "/usr/bin/python3 job.py --password=x".into(),
         group: None,
+        encrypts: false,
         limit_bytes: 64 << 20,
         auto: None,
         resident_bytes: 60 << 20,

@@ -122,7 +122,9 @@ fn title_line(state: &State, look: Look) -> Line<'static> {
     let mut title = vec![Span::styled("foreswap top", look.head())];
     if let Some(run) = state.selected_run() {
         let (supervisor, command) = (run.supervisor, short(&run.command));
-        title.push(Span::raw(format!("  run {supervisor}  {command}")));
+        let group = run.group.as_deref().map(|name| format!(" of group {name}"));
+        let group = group.unwrap_or_default();
+        title.push(Span::raw(format!("  run {supervisor}{group}  {command}")));
     }
     if state.runs.len() > 1 {
         let runs = state.runs.len();

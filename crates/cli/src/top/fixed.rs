@@ -38,6 +38,7 @@ pub fn run() -> Run {
         command_pid: Some(101),
         command: "/usr/bin/python3 job.py".into(),
         group: None,
+        encrypts: false,
         limit_bytes: 64 << 20,
         auto: None,
         resident_bytes: 61 << 20,
