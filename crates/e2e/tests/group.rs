@@ -262,6 +262,17 @@ fn each_ends_as_its_command_and_hears_of_all() {
         .status;
     assert_eq!(end.signal(), Some(Signal::INT.as_raw()));
 
+    // A command that joins has what it would have without foreswap.
+    let script = "ls /proc/self/fd; ulimit -a; umask; grep -e ^SigBlk -e ^SigIgn /proc/self/status; \
+                  env | grep -v -e '^LD_PRELOAD=' -e '^FORESWAP_' -e '^_=' -e '^XDG_RUNTIME_DIR=' | sort";
+    let bare = Command::new("sh")
+        .args(["-c", script])
+        .stdin(Stdio::null())
+        .output();
+    let joined = place.tell(&["run", "--group", "one", "--", "sh", "-c", script]);
+    let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text(&joined), text(&bare.expect("sh starts")));
+
     // What one of them holds beside the limit is told to all, also if another has joined it.
     let mut third = place.foreswap(&["run", "--group", "one", "--"]);
     third
