@@ -113,6 +113,39 @@ impl Member {
         self.bytes("environ").unwrap_or_default()
     }
 
+    /// Its parent, and when it started, in ticks of the clock.
+    fn origin(&self) -> Option<(i32, u64)> {
+        let text = self.text("stat").ok()?;
+        // The name before may have blanks and brackets.
+        let mut fields = text.rsplit(')').next()?.split_whitespace().skip(1);
+        let parent = fields.next()?.parse().ok()?;
+        Some((parent, fields.nth(17)?.parse().ok()?))
+    }
+
+    fn is_engine(&self) -> bool {
+        let status = self.status();
+        status.is_ok_and(|status| status.name.starts_with(ENGINE))
+    }
+
+    /// Of two processes with the same memory, this one (`pid`) is the program: the other (`its`) is its engine or a child of
+    /// vfork, and started later. Pids do not tell: they begin anew.
+    fn is_program_of(&self, pid: i32, other: &Member, its: i32) -> bool {
+        let origins = (self.origin(), other.origin());
+        if let (Some((parent, start)), Some((its_parent, its_start))) = origins {
+            if start != its_start {
+                return start < its_start;
+            }
+            if parent == its || its_parent == pid {
+                return its_parent == pid;
+            }
+        }
+        match (self.is_engine(), other.is_engine()) {
+            (false, true) => true,
+            (true, false) => false,
+            _ => pid < its,
+        }
+    }
+
     fn children(&self, pid: i32) -> Vec<i32> {
         let mut children = Vec::new();
         let mut add = |task: i32| {
@@ -268,9 +301,10 @@ impl Family {
         let Ok(mut member) = Member::open(pid) else {
             return false;
         };
-        // The earlier process is the program.
         match self.same_as(pid) {
-            Some(other) if other < pid => member.shares_with = Some(other),
+            Some(other) if self.members[&other].is_program_of(other, &member, pid) => {
+                member.shares_with = Some(other);
+            }
             Some(other) => {
                 for known in self.members.values_mut() {
                     if known.shares_with == Some(other) {
@@ -406,11 +440,7 @@ impl Family {
     /// Sends a signal to all of them. An engine beside its program ends with it: it is only killed.
     pub fn signal(&self, signal: Signal) {
         for (&pid, member) in &self.members {
-            let is_engine = || {
-                let name = member.status().map(|status| status.name);
-                name.is_ok_and(|name| name.starts_with(ENGINE))
-            };
-            if signal != Signal::KILL && member.shares_with.is_some() && is_engine() {
+            if signal != Signal::KILL && member.shares_with.is_some() && member.is_engine() {
                 continue;
             }
             let Some(pid) = Pid::from_raw(pid) else {
@@ -527,6 +557,10 @@ mod tests {
         family.members.insert(us, member);
         assert!(family.add(beside) && family.add(first.0.id().cast_signed()));
         assert_eq!(family.stands_for(beside), us);
+        // Whichever has the smaller pid.
+        let (program, child) = (&family.members[&us], &family.members[&beside]);
+        assert!(program.is_program_of(us, child, beside));
+        assert!(!child.is_program_of(beside, program, us));
         assert_eq!(
             family.stands_for(first.0.id().cast_signed()),
             first.0.id().cast_signed()
