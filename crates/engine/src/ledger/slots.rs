@@ -1,4 +1,4 @@
-//! The swap maps: the owner of each cluster, and the number and identity of the processes that use a slot.
+//! The swap maps: the number and identity of the processes that use a slot. `clusters` has the owners of clusters.
 //!
 //! A slot's use count is the number of processes whose reference bit for it is set. It is kept beside the bits, and a
 //! put sees at once whether the slot is free. Each operation has this order: write the intent (slots of one cluster)
