@@ -323,6 +323,22 @@ fn the_supervisor_is_killed() {
     assert_eq!(place.tell(&again).status.code(), Some(0));
 }
 
+/// The folder of sockets is so deep that a pid fits into a socket's path, and the name does not.
+#[test]
+fn a_name_that_is_too_long_for_its_folder_is_refused() {
+    // Not below the build's folder, which may be deeper.
+    let top = format!("/tmp/foreswap-deep-{}-", std::process::id());
+    let folder = format!("{top:x<83}");
+    fs::create_dir(&folder).expect("a folder");
+    let name = "n".repeat(32);
+    let words = ["run", "--group", &name, "--memory", "64M", "--", "true"];
+    let mut command = Command::new(binary());
+    command.args(words).env("XDG_RUNTIME_DIR", &folder);
+    let output = command.output().expect("foreswap starts");
+    fs::remove_dir_all(&folder).expect("it is ours");
+    refused(&output, &[&name, "could not find this one"]);
+}
+
 #[test]
 fn a_name_is_plain() {
     for name in ["", "a/b", ".a", "a b", "4711", &"x".repeat(33)] {

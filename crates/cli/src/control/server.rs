@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags};
 use rustix::process::Pid;
 
 use super::place;
@@ -72,6 +72,8 @@ impl Control {
     pub fn lead(&mut self, group: &str) -> io::Result<()> {
         let (_, path) = self.listener.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let name = place::group(path.parent().unwrap_or(path), group);
+        // A name that is too long could be made, and not connected to.
+        SocketAddrUnix::new(&name)?;
         std::fs::hard_link(path, &name)?;
         self.group = Some(name);
         Ok(())
