@@ -212,8 +212,12 @@ impl Pager {
                 }
             }
         }
-        pages.extend(came_back.iter().map(|page| (*page, Content::Nowhere)));
-        pages.sort_unstable_by_key(|(page, _)| *page);
+        if !came_back.is_empty() {
+            pages.extend(came_back.iter().map(|page| (*page, Content::Nowhere)));
+            // One that could not be mapped after all is where it was, which comes first.
+            pages.sort_by_key(|(page, _)| *page);
+            pages.dedup_by_key(|(page, _)| *page);
+        }
         let regions = self.mm.regions().map(|vma| vma.range.clone()).collect();
         let own = self.areas.iter().map(|(area, files)| (*area, &files.own));
         let areas = match is_lost {
