@@ -8,6 +8,7 @@
 //! This crate does not know slots or the places of pages. It moves bytes and reports every result.
 
 pub mod area;
+pub mod far;
 pub mod ram;
 pub mod ring;
 pub mod seal;

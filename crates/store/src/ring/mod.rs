@@ -9,6 +9,7 @@
 //! a destructor of a thread-local. After construction nothing is allocated, except that a slot's vector grows once to
 //! the longest request it has carried.
 
+mod far;
 mod handoff;
 mod helpers;
 mod pool;

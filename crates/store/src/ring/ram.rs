@@ -11,9 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use super::far::WithFar;
 use super::helpers::{Helpers, LARGE, Task};
 use super::sealed::{Sealing, pages_of};
 use super::{Completion, Direction, Io, IoError, IoVec, MAX_DEPTH, QueueError};
+use crate::far::Client;
 use crate::ram::{Method, Ram, Reader, Refused, Writer};
 
 pub(super) const PAGE: usize = 4096;
@@ -181,9 +183,9 @@ struct Large {
     pages: usize,
 }
 
-/// A backend for files with RAM areas, encrypted areas and helpers.
+/// A backend for files with RAM areas, far areas, encrypted areas and helpers.
 pub struct WithRam {
-    pub(super) below: Box<dyn Io>,
+    pub(super) below: WithFar,
     /// Transfers that it was given.
     pub(super) started: u64,
     areas: Vec<Option<OpenRam>>,
@@ -197,7 +199,7 @@ impl WithRam {
     /// On top of `below`, without a RAM area.
     pub fn new(below: Box<dyn Io>, helpers: Helpers) -> Self {
         WithRam {
-            below,
+            below: WithFar::new(below),
             started: 0,
             areas: Vec::new(),
             ended: Vec::with_capacity(MAX_DEPTH as usize),
@@ -215,6 +217,12 @@ impl WithRam {
         self.areas[area] = handle.map(|handle| handle.open(self.helpers.numbers()));
     }
 
+    /// Makes area number `area` one that is read and written through the relay, or (`None`) removes it. No transfer of it
+    /// may be in flight.
+    pub fn set_far(&mut self, area: usize, client: Option<Client>) {
+        self.below.set_far(area, client);
+    }
+
     /// Transfers of files started so far, and the number of these in flight. Later work of helpers on the bytes does
     /// not count.
     pub fn disk(&self) -> (u64, usize) {
@@ -229,6 +237,7 @@ impl WithRam {
     /// This process pauses its writes: others may use its open chunks, and the memory of empty buffers.
     pub fn give_back(&mut self) {
         self.sealing.give_back();
+        self.below.give_back();
         let areas = self.areas.iter_mut().flatten();
         areas.for_each(OpenRam::give_back);
     }

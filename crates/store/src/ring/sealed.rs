@@ -15,44 +15,20 @@ use rustix::mm::{Advice, madvise};
 
 use super::helpers::{LARGE, Task};
 use super::ram::{PAGE, WithRam};
-use super::{Completion, Direction, IoError, IoVec, QueueError};
+use super::{Completion, Direction, Io, IoError, IoVec, QueueError};
+use crate::far::Runs;
 use crate::seal::SealedArea;
 
 /// Pages of the buffers: four large writes, which keep a disk busy.
 pub const BUFFER_PAGES: u32 = 2048;
 
-/// Memory for ciphertext, given out in runs of pages. The lowest free run comes first: what is never needed at once is
-/// never touched.
+/// Memory for ciphertext.
 struct Buffers {
     memory: NonNull<[u8; PAGE]>,
-    /// The runs in use, by address.
-    used: Vec<Range<u32>>,
-    /// Pages that may have memory, from the first on.
-    touched: u32,
+    runs: Runs,
 }
 
 impl Buffers {
-    fn take(&mut self, pages: u32) -> Option<Range<u32>> {
-        let mut start = 0;
-        let gap = self.used.iter().position(|run| {
-            let fits = run.start - start >= pages;
-            start = if fits { start } else { run.end };
-            fits
-        });
-        let run = start..start.checked_add(pages)?;
-        if run.end > BUFFER_PAGES {
-            return None;
-        }
-        self.touched = self.touched.max(run.end);
-        self.used
-            .insert(gap.unwrap_or(self.used.len()), run.clone());
-        Some(run)
-    }
-
-    fn put(&mut self, run: &Range<u32>) {
-        self.used.retain(|used| used != run);
-    }
-
     fn pointer(&self, page: u32) -> *mut [u8; PAGE] {
         assert!(page < BUFFER_PAGES);
         // SAFETY: there are so many pages.
@@ -61,7 +37,7 @@ impl Buffers {
 
     /// Gives the memory back to the system while nothing is in it.
     fn discard(&mut self) {
-        if self.used.is_empty() && std::mem::take(&mut self.touched) > 0 {
+        if self.runs.give_back() > 0 {
             let bytes = BUFFER_PAGES as usize * PAGE;
             // SAFETY: the memory is the lender's to us, and nothing in it is needed. A refusal costs only the memory.
             let _ = unsafe { madvise(self.memory.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
@@ -143,7 +119,7 @@ impl Sealing {
 
     fn put(&mut self, buffer: &Range<u32>) {
         if let Some(buffers) = &mut self.buffers {
-            buffers.put(buffer);
+            buffers.runs.put(buffer);
         }
     }
 
@@ -198,15 +174,15 @@ impl WithRam {
     pub unsafe fn lend_buffers(&mut self, memory: NonNull<u8>) {
         self.sealing.buffers = Some(Buffers {
             memory: memory.cast(),
-            used: Vec::new(),
-            touched: 0,
+            runs: Runs::new(BUFFER_PAGES),
         });
     }
 
     /// Bytes of memory that the buffers have, at most.
     pub fn buffer_bytes(&self) -> u64 {
         let buffers = self.sealing.buffers.as_ref();
-        buffers.map_or(0, |buffers| u64::from(buffers.touched) * PAGE as u64)
+        let sealed = buffers.map_or(0, |buffers| u64::from(buffers.runs.touched()) * PAGE as u64);
+        sealed + self.below.buffer_bytes()
     }
 
     /// Begins a write of an encrypted area.
@@ -229,7 +205,7 @@ impl WithRam {
             return Err(QueueError::BadLength);
         }
         let buffers = self.sealing.buffers.as_mut().ok_or(QueueError::Full)?;
-        let buffer = buffers.take(pages).ok_or(QueueError::Full)?;
+        let buffer = buffers.runs.take(pages).ok_or(QueueError::Full)?;
         let to = buffers.pointer(buffer.start);
         let number = sealed.numbers(count);
         let write = |step| Write {

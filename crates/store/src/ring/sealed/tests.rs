@@ -338,22 +338,3 @@ fn encrypted_writes_wait_for_room_in_the_queue() {
         assert!(bench.read(LARGE * token, LARGE) == pages);
     }
 }
-
-#[test]
-fn the_lowest_free_run_of_buffers_comes_first() {
-    let mut buffers = Buffers {
-        memory: NonNull::dangling(),
-        used: Vec::new(),
-        touched: 0,
-    };
-    let [first, second, third] = [3, 5, 2].map(|pages| buffers.take(pages).expect("room"));
-    assert_eq!((&first, &second, &third), (&(0..3), &(3..8), &(8..10)));
-    buffers.put(&second);
-    assert_eq!(buffers.take(6), Some(10..16));
-    assert_eq!(buffers.take(4), Some(3..7));
-    assert_eq!(buffers.take(1), Some(7..8));
-    assert_eq!(buffers.take(BUFFER_PAGES - 16), Some(16..BUFFER_PAGES));
-    assert_eq!(buffers.take(1), None);
-    buffers.put(&first);
-    assert_eq!(buffers.take(3), Some(0..3));
-}
