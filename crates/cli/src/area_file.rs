@@ -4,10 +4,29 @@
 //! own, which shows their end (see [`lease`]). Without one, they end before the process does: in memory, and where
 //! `areas::backend` uses threads instead of io_uring.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use foreswap::ledger::{AreaId, Ledger, ProcId};
-use foreswap_store::area::lease;
+use foreswap_store::area::{Far, OpenArea, lease};
+
+/// What processes get of an area.
+#[derive(Debug)]
+pub struct Descriptors {
+    file: OwnedFd,
+    register: Option<OwnedFd>,
+}
+
+impl Descriptors {
+    /// Copies of those of an open area.
+    pub fn of(area: &OpenArea) -> io::Result<Self> {
+        let copy = |far: &Far| far.register.try_clone();
+        Ok(Self {
+            file: area.file.try_clone()?.into(),
+            register: area.far.as_ref().map(copy).transpose()?,
+        })
+    }
+}
 
 /// The file of one area.
 #[derive(Debug)]
@@ -15,16 +34,20 @@ pub struct AreaFile {
     /// The area.
     pub number: AreaId,
     file: OwnedFd,
+    /// Of a far area: the socket on which engines register their channels.
+    register: Option<OwnedFd>,
     leases: bool,
 }
 
 impl AreaFile {
     /// For an area that is in the ledger.
-    pub fn new(ledger: &Ledger, number: AreaId, file: OwnedFd) -> Self {
+    pub fn new(ledger: &Ledger, number: AreaId, descriptors: Descriptors) -> Self {
+        let Descriptors { file, register } = descriptors;
         let leases = !ledger.is_ram(number) && lease::try_out(file.as_fd()).is_ok();
         Self {
             number,
             file,
+            register,
             leases,
         }
     }
@@ -45,7 +68,8 @@ impl AreaFile {
         own: &'a OwnedFd,
     ) -> impl Iterator<Item = BorrowedFd<'a>> {
         let tables = ledger.area_fd(self.number).into_iter();
-        tables.chain([self.file.as_fd(), own.as_fd()])
+        let shared = self.register.as_ref().unwrap_or(&self.file);
+        tables.chain([shared.as_fd(), own.as_fd()])
     }
 
     /// Whether the process with `record`, which has ended, has transfers in progress.

@@ -1,21 +1,40 @@
 //! The swap areas of a run: opened by the store, described for the ledger.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use foreswap::ledger::{
-    AREA_DIRECT, AREA_RAM, AreaId, AreaInfo, CLUSTER_SLOTS, IoBackend, MAX_AREA_SLOTS, MAX_AREAS,
+    AREA_DIRECT, AREA_FAR, AREA_RAM, AREA_SEALED, AreaId, AreaInfo, CLUSTER_SLOTS, IoBackend,
+    MAX_AREA_SLOTS, MAX_AREAS,
 };
-use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea, PAGE_BYTES};
+use foreswap_far::address::{Address, AddressError};
+use foreswap_far::handle::Relay;
+use foreswap_store::area::{self, AreaError, AreaSpec, Far, OpenArea, PAGE_BYTES};
+use rustix::process::Pid;
 
+use crate::args::Encrypt;
 use crate::memory_setting::Limits;
 use crate::size::{Size, SizeError, humane};
-use crate::{memory, voice};
+use crate::{memory, reaping, voice};
 
+/// How long areas on servers may take to discard their contents at the end.
+const FAR_END: Duration = Duration::from_secs(15);
+/// How long the relay may take to end.
+const RELAY_END: Duration = Duration::from_secs(1);
 /// One second in total.
 const IN_USE_TRIES: u32 = 50;
 const IN_USE_PAUSE: Duration = Duration::from_millis(20);
+
+/// A swap area as a user names it, unverified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spec {
+    /// On this machine.
+    Local(AreaSpec),
+    /// On a server.
+    Far(Address),
+}
 
 /// Why a run has no swap areas.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +42,12 @@ pub enum AreasError {
     /// One of them cannot be used.
     #[error(transparent)]
     Area(#[from] AreaError),
+    /// An address makes no sense.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// One on a server cannot be used, for this reason.
+    #[error("{0}")]
+    Far(String),
     /// More than the ledger can describe.
     #[error("{0} swap areas are named; the most is {MAX_AREAS}")]
     TooMany(usize),
@@ -53,47 +78,121 @@ impl AreasError {
     }
 }
 
-/// Opens every area named, or the default one, in order.
-pub fn open(
-    named: &[String],
-    size: Option<u64>,
-    limits: &Limits,
-) -> Result<Vec<OpenArea>, AreasError> {
-    if named.len() > MAX_AREAS {
-        return Err(AreasError::TooMany(named.len()));
+/// Opens areas, and has the relay to those on servers.
+#[derive(Debug, Default)]
+pub struct Opener {
+    relay: Option<Relay>,
+    timeout: Duration,
+}
+
+impl Opener {
+    /// `timeout`: when a transfer of an area on a server has failed.
+    pub fn new(timeout: Duration) -> Self {
+        Self {
+            relay: None,
+            timeout,
+        }
     }
-    let specs = if named.is_empty() {
-        vec![AreaSpec::temporary()]
-    } else {
-        named
+
+    /// Opens every area named, or the default one, in order.
+    pub fn open_all(
+        &mut self,
+        named: &[String],
+        size: Option<u64>,
+        limits: &Limits,
+    ) -> Result<Vec<OpenArea>, AreasError> {
+        if named.len() > MAX_AREAS {
+            return Err(AreasError::TooMany(named.len()));
+        }
+        let specs = if named.is_empty() {
+            vec![Spec::Local(AreaSpec::temporary())]
+        } else {
+            named
+                .iter()
+                .map(|name| parse(name).map(absolute))
+                .collect::<Result<_, _>>()?
+        };
+        specs
             .iter()
-            .map(|name| parse(name).map(absolute))
-            .collect::<Result<_, _>>()?
-    };
-    specs
-        .iter()
-        .map(|spec| {
-            let mut area = open_one(spec, size, limits.most)?;
-            if !limits.is_auto {
-                // Otherwise the limit makes room.
-                area.notes.extend(too_much(spec, limits.most));
-            }
-            Ok(area)
-        })
-        .collect()
+            .map(|spec| {
+                let mut area = self.open(spec, size, limits.most)?;
+                if !limits.is_auto {
+                    // Otherwise the limit makes room.
+                    area.notes.extend(too_much(spec, limits.most));
+                }
+                Ok(area)
+            })
+            .collect()
+    }
+
+    /// Opens one.
+    pub fn open(
+        &mut self,
+        spec: &Spec,
+        size: Option<u64>,
+        limit: u64,
+    ) -> Result<OpenArea, AreasError> {
+        match spec {
+            Spec::Local(spec) => open_one(spec, size, limit),
+            Spec::Far(address) => self.open_far(address, size),
+        }
+    }
+
+    fn open_far(&mut self, address: &Address, size: Option<u64>) -> Result<OpenArea, AreasError> {
+        let name = address.text();
+        if self.relay.as_ref().is_none_or(Relay::is_gone) {
+            let refused = |error| {
+                AreasError::Far(format!("swap area {name}: no relay to its server: {error}"))
+            };
+            // As for other orphans: somebody has to reap it.
+            reaping::begin();
+            self.relay = Some(Relay::start().map_err(refused)?);
+        }
+        let relay = self.relay.iter_mut();
+        let opened = relay.map(|relay| relay.open(address, size, self.timeout));
+        let opened = opened.last().unwrap_or_else(|| Err(String::new()));
+        let opened = opened.map_err(AreasError::Far)?;
+        let far = Far {
+            register: opened.register,
+            number: opened.area,
+        };
+        let area = OpenArea::far(name, opened.bytes, opened.reserved_bytes, opened.notes, far);
+        Ok(area?)
+    }
+
+    /// The process of the relay.
+    pub fn relay(&self) -> Option<Pid> {
+        self.relay.as_ref().and_then(Relay::pid)
+    }
+
+    /// Readable when the relay has something to say.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        let living = self.relay.as_ref().filter(|relay| !relay.is_gone());
+        living.map(Relay::fd)
+    }
+
+    /// Messages of the relay for the user: whether each is a warning, and its text.
+    pub fn take_said(&mut self) -> Vec<(bool, String)> {
+        self.relay
+            .as_mut()
+            .map(Relay::take_said)
+            .unwrap_or_default()
+    }
 }
 
 /// With the absolute path, which is the same for `foreswap ps` in every folder.
-fn absolute(spec: AreaSpec) -> AreaSpec {
+fn absolute(spec: Spec) -> Spec {
     match spec {
-        AreaSpec::Path(path) => AreaSpec::Path(std::path::absolute(&path).unwrap_or(path)),
-        ram => ram,
+        Spec::Local(AreaSpec::Path(path)) => {
+            Spec::Local(AreaSpec::Path(std::path::absolute(&path).unwrap_or(path)))
+        }
+        other => other,
     }
 }
 
 /// Compressed memory comes on top of the limit: a warning if both together exceed the machine's memory.
-fn too_much(spec: &AreaSpec, limit: u64) -> Option<String> {
-    let AreaSpec::Ram { capacity, .. } = *spec else {
+fn too_much(spec: &Spec, limit: u64) -> Option<String> {
+    let Spec::Local(AreaSpec::Ram { capacity, .. }) = *spec else {
         return None;
     };
     let memory = memory::available();
@@ -108,8 +207,11 @@ fn too_much(spec: &AreaSpec, limit: u64) -> Option<String> {
 }
 
 /// Parses one `--swap`. A RAM area may have at most the machine's memory.
-pub fn parse(text: &str) -> Result<AreaSpec, AreaError> {
-    AreaSpec::parse(text, |size| {
+pub fn parse(text: &str) -> Result<Spec, AreasError> {
+    if Address::is_meant(text) {
+        return Ok(Spec::Far(Address::parse(text)?));
+    }
+    let local = AreaSpec::parse(text, |size| {
         let memory = memory::available();
         let size: Size = size.parse().map_err(|why: SizeError| why.to_string())?;
         let bytes = size.resolve(memory);
@@ -121,7 +223,8 @@ pub fn parse(text: &str) -> Result<AreaSpec, AreaError> {
             ));
         }
         Ok(bytes)
-    })
+    });
+    Ok(Spec::Local(local?))
 }
 
 /// The processes of a killed run take a moment to exit, and hold its areas until then.
@@ -136,13 +239,24 @@ fn open_one(spec: &AreaSpec, size: Option<u64>, limit: u64) -> Result<OpenArea, 
 }
 
 /// The open areas of a run, by number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Areas {
+    /// For more of them.
+    pub opener: Opener,
     open: Vec<(AreaId, OpenArea)>,
     erasing: Vec<JoinHandle<()>>,
 }
 
 impl Areas {
+    /// None yet.
+    pub fn new(opener: Opener) -> Self {
+        Self {
+            opener,
+            open: Vec::new(),
+            erasing: Vec::new(),
+        }
+    }
+
     /// Adds an area.
     pub fn add(&mut self, area: AreaId, open: OpenArea) {
         self.open.push((area, open));
@@ -154,6 +268,10 @@ impl Areas {
             return;
         };
         let (_, open) = self.open.swap_remove(at);
+        if let (Some(far), Some(relay)) = (&open.far, &mut self.opener.relay) {
+            relay.begin_to_close(far.number);
+            return;
+        }
         // Freeing a large file takes a while, too.
         self.erasing.push(std::thread::spawn(move || {
             if open.is_named() {
@@ -174,7 +292,18 @@ impl Areas {
     pub fn erase_all(&mut self) {
         self.settle();
         for (_, open) in &self.open {
-            erase(open);
+            match (&open.far, &mut self.opener.relay) {
+                (Some(far), Some(relay)) => relay.begin_to_close(far.number),
+                _ => erase(open),
+            }
+        }
+        if let Some(relay) = &mut self.opener.relay {
+            for why in relay.until_closed(FAR_END) {
+                voice::error(&why);
+            }
+        }
+        if let Some(relay) = self.opener.relay.take() {
+            relay.end(RELAY_END);
         }
     }
 }
@@ -216,8 +345,17 @@ pub fn priority(order: usize) -> i32 {
     -(order as i32) - 1
 }
 
+/// Whether what is put on an area is encrypted, by `--encrypt`.
+pub fn is_sealed(area: &OpenArea, wanted: Encrypt) -> bool {
+    match wanted {
+        Encrypt::Always => !area.is_ram,
+        Encrypt::Far => area.far.is_some(),
+        Encrypt::Never => false,
+    }
+}
+
 /// The ledger's entry for an area. Whole clusters only: the rest of the area stays unused.
-pub fn describe(area: &OpenArea, priority: i32) -> Result<AreaInfo, AreasError> {
+pub fn describe(area: &OpenArea, priority: i32, encrypt: Encrypt) -> Result<AreaInfo, AreasError> {
     let cluster = u64::from(CLUSTER_SLOTS);
     let pages = (area.bytes - area.reserved_bytes) / PAGE_BYTES;
     let slots = pages.min(u64::from(MAX_AREA_SLOTS)) / cluster * cluster;
@@ -231,11 +369,15 @@ pub fn describe(area: &OpenArea, priority: i32) -> Result<AreaInfo, AreasError> 
     Ok(AreaInfo {
         slots: slots as u32,
         priority,
-        flags: match (area.is_ram, area.direct) {
-            (true, _) => AREA_RAM,
-            (false, true) => AREA_DIRECT,
-            (false, false) => 0,
-        },
+        flags: [
+            (area.is_ram, AREA_RAM),
+            (area.direct && !area.is_ram, AREA_DIRECT),
+            (area.far.is_some(), AREA_FAR),
+            (is_sealed(area, encrypt), AREA_SEALED),
+        ]
+        .into_iter()
+        .filter_map(|(has, flag)| has.then_some(flag))
+        .sum(),
         first_byte: area.reserved_bytes,
         name,
     })
@@ -250,10 +392,13 @@ mod tests {
     #[test]
     fn threads_do_the_io_where_transfers_do_not_show_their_end() {
         let folder = tempfile::tempdir().expect("a folder");
-        let open = |spec| area::open(&spec, Some(4 << 20), 0).expect("an area");
+        let open = |spec| {
+            let opened = Opener::new(Duration::ZERO).open(&spec, Some(4 << 20), 0);
+            opened.expect("an area")
+        };
         let mut areas = vec![
             open(parse("ram:4M").expect("a specification")),
-            open(AreaSpec::Path(folder.path().to_owned())),
+            open(Spec::Local(AreaSpec::Path(folder.path().to_owned()))),
         ];
         let all = [IoBackend::Auto, IoBackend::Uring, IoBackend::Threads];
         for wanted in all {

@@ -18,6 +18,11 @@ use crate::control::asking::Which;
 use crate::size::{self, Size};
 use crate::{group, memory_setting, metrics, page, top};
 
+/// How long a fault waits while no area accepts a page, unless `--full-timeout` says.
+pub const FULL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The default of `--area-timeout`.
+pub const AREA_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Run programs in less memory than they want.
 #[derive(Debug, Parser)]
 #[command(
@@ -69,6 +74,9 @@ impl Cli {
 pub enum Subcommands {
     /// Run an unmodified program with its memory held to a limit, the rest on a swap area
     Run(Box<RunArgs>),
+    /// Carry the transfers of areas on servers; `run` starts it
+    #[command(hide = true)]
+    Relay,
     /// List the programs that are managed, with their memory and swap areas
     Ps(PsArgs),
     /// Watch the programs that are managed, live in the terminal
@@ -144,7 +152,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub group: Option<group::Name>,
 
-    /// Where the rest goes: a directory, a file, a block device or ram:SIZE; may be repeated
+    /// Where the rest goes: a directory, a file, a block device, ram:SIZE or nbd://HOST/EXPORT; may be repeated
     ///
     /// In a directory foreswap creates a file without a name, which no other user can open and which
     /// disappears when the run ends. The first area is filled first. Default: $TMPDIR, else /tmp.
@@ -154,8 +162,18 @@ pub struct RunArgs {
     /// about three times the work. Pages that do not compress go to the next area, and so do the coldest
     /// pages when SIZE is nearly used: ram:512M, then a directory, is a good pair. Without a next area,
     /// pages that do not compress are kept as they are.
+    ///
+    /// nbd://HOST[:PORT]/EXPORT is an export of an NBD server, nbds:// one that is reached by TLS, and
+    /// nbd+unix:///EXPORT?socket=PATH one of a server on this machine. What is put there is encrypted. While the server
+    /// is away, pages go to the next area.
     #[arg(long, value_name = "AREA")]
     pub swap: Vec<String>,
+
+    /// How long a read of an area on a server may take, before its thread gets SIGBUS
+    ///
+    /// Until then foreswap asks again and connects anew. 30s, 500ms, 2m.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = size::duration)]
+    pub area_timeout: Duration,
 
     /// Size of each swap area that is not ram:SIZE
     ///
@@ -166,10 +184,11 @@ pub struct RunArgs {
 
     /// Encrypt what is put on swap areas
     ///
-    /// Pages in files and on block devices are then AES-256-GCM ciphertext, under a key that this run draws, keeps in
-    /// locked memory and takes with it. A page that was changed there is an error, never another page. ram:SIZE
-    /// stays as it is: memory of this machine. docs/SECURITY.md says who could still read what.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Encrypt::Never,
+    /// Pages on servers are AES-256-GCM ciphertext, under a key that this run draws, keeps in locked memory and takes with
+    /// it, and with --encrypt so are those in files and on block devices. A page that was changed there is an error,
+    /// never another page. ram:SIZE stays as it is: memory of this machine. docs/SECURITY.md says who could still read
+    /// what.
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Encrypt::Far,
           num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     pub encrypt: Encrypt,
 
@@ -210,11 +229,11 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = Reclaim::Clock)]
     pub reclaim: Reclaim,
 
-    /// How long a page fault waits when every swap area is full, before the thread gets SIGBUS
+    /// How long a page fault waits when every swap area is full or away, before the thread gets SIGBUS
     ///
-    /// 10s, 500ms, 2m, or 0 for not at all.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = size::duration)]
-    pub full_timeout: Duration,
+    /// 10s, 500ms, 2m, or 0 for not at all. Default: 10s, or --area-timeout if that is longer and an area is on a server.
+    #[arg(long, value_name = "DURATION", value_parser = size::duration)]
+    pub full_timeout: Option<Duration>,
 
     /// Whether some processes wait while the working sets of all do not fit together
     ///

@@ -25,7 +25,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::args::{Encrypt, Io, Readahead, Reclaim, RunArgs, Switch, Thp};
+use crate::args::{
+    AREA_TIMEOUT, Encrypt, FULL_TIMEOUT, Io, Readahead, Reclaim, RunArgs, Switch, Thp,
+};
 use crate::command::{self, Event};
 use crate::control::asking::{AskError, Asked};
 use crate::control::place;
@@ -38,7 +40,6 @@ use crate::size::humane;
 use crate::voice::{self, Voice};
 
 /// The default of `--full-timeout`.
-const FULL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a name.
 const LONGEST: usize = 32;
 /// How long a leader may take to answer.
@@ -238,11 +239,12 @@ fn options(args: &RunArgs) -> Vec<(String, String)> {
     let patterns = args.map_files.iter().map(|glob| glob.to_string_lossy());
     let patterns = patterns.collect::<Vec<_>>().join(", ");
     let is_on = |switch: bool| switch.then(String::new);
-    let timeout = args.full_timeout;
+    let timeout = args.full_timeout.unwrap_or(FULL_TIMEOUT);
+    let far = args.area_timeout;
     let all = [
         ("--swap", areas),
         ("--swap-size", args.swap_size.map(humane)),
-        ("--encrypt", unless(args.encrypt, Encrypt::Never)),
+        ("--encrypt", unless(args.encrypt, Encrypt::Far)),
         ("--map-files", (!patterns.is_empty()).then_some(patterns)),
         ("--thp", unless(args.thp, Thp::Adaptive)),
         ("--readahead", unless(args.readahead, Readahead::Streams)),
@@ -254,6 +256,10 @@ fn options(args: &RunArgs) -> Vec<(String, String)> {
         (
             "--full-timeout",
             (timeout != FULL_TIMEOUT).then(|| format!("{timeout:?}")),
+        ),
+        (
+            "--area-timeout",
+            (far != AREA_TIMEOUT).then(|| format!("{far:?}")),
         ),
         ("--load-control", unless(args.load_control, Switch::On)),
         ("--io", unless(args.io, Io::Auto)),

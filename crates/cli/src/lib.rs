@@ -45,6 +45,22 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
+/// The relay between engines and the servers of swap areas: standard input is a socket of the supervisor's.
+fn relay() -> ExitCode {
+    let Ok(control) = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) else {
+        return ExitCode::FAILURE;
+    };
+    match foreswap_far::serve::run(control) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            voice::error(&format!(
+                "relay: {error}; `foreswap run --swap nbd://...` starts it, not you"
+            ));
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Does what the command line says.
 pub fn main() -> ExitCode {
     let result = match Cli::read(std::env::args_os())
@@ -52,6 +68,7 @@ pub fn main() -> ExitCode {
         .command
     {
         Subcommands::Run(args) => return run::run(&args),
+        Subcommands::Relay => return relay(),
         Subcommands::Ps(args) => return commands::ps(&args),
         Subcommands::Top(args) => return top::top(&args),
         Subcommands::Set(args) => return commands::set(&args),

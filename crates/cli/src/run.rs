@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,8 +18,9 @@ use foreswap_store::area::{OpenArea, PAGE_BYTES};
 use foreswap_store::ring::MOST_HELPERS;
 use rustix::process::{Pid, Resource, Rlimit};
 
-use crate::areas::{Areas, AreasError};
-use crate::args::{Encrypt, Io, RunArgs, Switch};
+use crate::area_file::Descriptors;
+use crate::areas::{Areas, AreasError, Opener};
+use crate::args::{FULL_TIMEOUT, Io, RunArgs, Switch};
 use crate::auto_memory::AutoMemory;
 use crate::command::{self, Event};
 use crate::control::change::Changes;
@@ -85,6 +86,7 @@ pub struct Prepared {
     page: Option<Watching>,
     recording: Option<Recording>,
     areas: Vec<OpenArea>,
+    opener: Opener,
     io: IoBackend,
     key: Option<RunKey>,
     limits: Limits,
@@ -144,10 +146,10 @@ pub fn prepare<T>(
             "--io uring was asked for, but {why}; leave --io out and threads take its place"
         );
     }
-    let key = (args.encrypt == Encrypt::Always)
-        .then(RunKey::draw)
-        .transpose()?;
-    let mut areas = areas::open(&args.swap, args.swap_size, &limits)?;
+    let mut opener = Opener::new(args.area_timeout);
+    let mut areas = opener.open_all(&args.swap, args.swap_size, &limits)?;
+    let is_sealed = |area| areas::is_sealed(area, args.encrypt);
+    let key = areas.iter().any(is_sealed).then(RunKey::draw).transpose()?;
     let (io, why_not) = areas::backend(args.io.into(), &mut areas);
     match why_not {
         Some(why) if args.io == Io::Uring => anyhow::bail!(
@@ -171,12 +173,24 @@ pub fn prepare<T>(
         page,
         recording,
         areas,
+        opener,
         io,
         key,
         limits,
         patterns,
     };
     Ok((prepared, found))
+}
+
+/// How long a fault waits if no area accepts a page. A server that is away for a while is no reason to end the program.
+fn full_timeout(args: &RunArgs, areas: &[OpenArea]) -> Duration {
+    let is_far = areas.iter().any(|area| area.far.is_some());
+    let far = if is_far {
+        args.area_timeout
+    } else {
+        Duration::ZERO
+    };
+    args.full_timeout.unwrap_or(FULL_TIMEOUT.max(far))
 }
 
 /// One helper per CPU beside the program's.
@@ -209,19 +223,19 @@ pub fn open(
             io: prepared.io,
             helpers: args.helpers.unwrap_or_else(default_helpers),
             max_window: max_window.unwrap_or_else(|| readahead.default_window()),
-            full_timeout: args.full_timeout,
+            full_timeout: full_timeout(args, &prepared.areas),
             adopt_threshold: threshold(&prepared.limits),
         },
         areas: described
-            .map(|(order, area)| areas::describe(area, areas::priority(order)))
+            .map(|(order, area)| areas::describe(area, areas::priority(order), args.encrypt))
             .collect::<Result<_, _>>()?,
     })?;
     ledger.set_bound_pages(prepared.limits.most / PAGE_BYTES);
-    let mut areas = Areas::default();
+    let mut areas = Areas::new(std::mem::take(&mut prepared.opener));
     let mut files = Vec::new();
     for (number, area) in (0..).map(AreaId).zip(std::mem::take(&mut prepared.areas)) {
         ledger.attach_ram(number, area.file.as_fd())?;
-        files.push((number, OwnedFd::from(area.file.try_clone()?)));
+        files.push((number, Descriptors::of(&area)?));
         areas.add(number, area);
     }
     // Sessions count on the descriptors that are allowed.
@@ -245,7 +259,7 @@ pub fn open(
         let text = format!("metrics at http://{address}/metrics");
         voice.remark(Severity::Note, &text);
     }
-    let supervisor = Supervisor {
+    let mut supervisor = Supervisor {
         listeners,
         sessions,
         signals,
@@ -260,9 +274,11 @@ pub fn open(
         command: None,
         watch: Watch::new(format!("{SOCKET_VARIABLE}={name}")),
         turns: (args.load_control == Switch::On).then(Turns::new),
+        encrypt: args.encrypt,
         strict: args.strict,
         ending: None,
     };
+    supervisor.know_relay();
     Ok((supervisor, name))
 }
 

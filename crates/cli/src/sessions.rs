@@ -25,7 +25,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Resource, Uid, getrlimit};
 
-use crate::area_file::AreaFile;
+use crate::area_file::{AreaFile, Descriptors};
 use crate::auto_memory::Waits;
 use crate::mapped_files::MappedFiles;
 use crate::recording::Recording;
@@ -144,7 +144,7 @@ impl Sessions {
     /// No sessions yet.
     pub fn new(
         ledger: Ledger,
-        areas: Vec<(AreaId, OwnedFd)>,
+        areas: Vec<(AreaId, Descriptors)>,
         mut recording: Option<Recording>,
     ) -> Self {
         if let Some(recording) = &mut recording {

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
 use crate::areas::Areas;
+use crate::args::Encrypt;
 use crate::auto_memory::AutoMemory;
 use crate::command::{self, Event};
 use crate::control::change::{Changes, Parts};
@@ -72,6 +73,8 @@ pub struct Supervisor {
     pub watch: Watch,
     /// Load control, if it is wanted.
     pub turns: Option<Turns>,
+    /// Where pages are encrypted.
+    pub encrypt: Encrypt,
     /// Unmanaged memory above the limit ends the run.
     pub strict: bool,
     /// When that began.
@@ -241,6 +244,7 @@ impl Supervisor {
             .map(|fd| (fd, PollFlags::IN))
             .chain(self.control.watched())
             .chain(self.metrics.watched())
+            .chain(self.areas.opener.fd().map(|fd| (fd, PollFlags::IN)))
             .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags))
             .collect();
         match poll(&mut polled, timeout) {
@@ -272,6 +276,13 @@ impl Supervisor {
                 self.sessions.on_child_death(record);
             }
         }
+        for (is_warning, text) in self.areas.opener.take_said() {
+            let severity = match is_warning {
+                true => Severity::Warning,
+                false => Severity::Note,
+            };
+            self.voice.remark(severity, &text);
+        }
         self.sessions.finish();
         self.sessions.end_widows(&mut self.voice);
         if self.sessions.has_slow_transfers() {
@@ -295,6 +306,7 @@ impl Supervisor {
         self.look(false);
         self.kill_late();
         self.serve_control();
+        self.know_relay();
         self.serve_metrics();
         if self
             .page
@@ -307,6 +319,13 @@ impl Supervisor {
             self.control.tell_members(&Reply::Said { is_error, text });
         }
         Ok(())
+    }
+
+    /// It may be a child of this process, and is none of the run's.
+    pub fn know_relay(&mut self) {
+        let relay = self.areas.opener.relay();
+        self.watch
+            .set_relay(relay.map(|pid| pid.as_raw_nonzero().get()));
     }
 
     /// From now on, other commands can join.
@@ -452,6 +471,7 @@ impl Supervisor {
                         sessions: &mut self.sessions,
                         areas: &mut self.areas,
                         auto: &mut self.auto,
+                        encrypt: self.encrypt,
                     };
                     self.changes.on_request(client, request, &mut parts);
                 }
@@ -463,6 +483,7 @@ impl Supervisor {
             sessions: &mut self.sessions,
             areas: &mut self.areas,
             auto: &mut self.auto,
+            encrypt: self.encrypt,
         };
         self.changes.step(&mut parts);
     }

@@ -88,8 +88,10 @@ impl From<Readahead> for ReadaheadPolicy {
 /// `--encrypt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Encrypt {
-    /// In files and on block devices
+    /// Everywhere but in memory
     Always,
+    /// On servers
+    Far,
     /// Nowhere
     Never,
 }

@@ -8,14 +8,17 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use foreswap::key::RunKey;
 use foreswap::ledger::protocol::AreaStep;
 use foreswap::ledger::{AreaId, AreaState, Ledger, MAX_AREAS, ProcessState};
-use foreswap_store::area::{self, PAGE_BYTES};
+use foreswap_store::area::PAGE_BYTES;
 
 use super::list;
 use super::server::Control;
 use super::words::{Area, Progress, Reply, Request};
+use crate::area_file::Descriptors;
 use crate::areas::{self, Areas};
+use crate::args::Encrypt;
 use crate::auto_memory::AutoMemory;
 use crate::memory_setting::Setting;
 use crate::sessions::Sessions;
@@ -77,6 +80,8 @@ pub struct Parts<'a> {
     pub areas: &'a mut Areas,
     /// The limit, if it is not fixed.
     pub auto: &'a mut AutoMemory,
+    /// Where pages are encrypted.
+    pub encrypt: Encrypt,
 }
 
 fn done(text: String) -> Reply {
@@ -194,16 +199,22 @@ fn begin_on(
     let limit = ledger.bound_pages() * PAGE_BYTES;
     let say = |error: &dyn std::error::Error| error.to_string();
     let spec = areas::parse(path).map_err(|e| say(&e))?;
-    let mut open = area::open(&spec, size, limit).map_err(|e| say(&e))?;
+    let opener = &mut parts.areas.opener;
+    let mut open = opener.open(&spec, size, limit).map_err(|e| say(&e))?;
     let io = ledger.options().io;
     if let (_, Some(why)) = areas::backend(io, std::slice::from_mut(&mut open)) {
         return Err(format!("{why}; start the run with --io threads to use it"));
     }
-    let info = areas::describe(&open, priority).map_err(|e| say(&e))?;
-    let file = open.file.try_clone().map_err(|e| say(&e))?;
+    let encrypt = parts.encrypt;
+    let info = areas::describe(&open, priority, encrypt).map_err(|e| say(&e))?;
+    if areas::is_sealed(&open, encrypt) && parts.sessions.key.is_none() {
+        parts.sessions.key = Some(RunKey::draw().map_err(|e| say(&e))?);
+    }
+    let descriptors = Descriptors::of(&open).map_err(|e| say(&e))?;
+    let ledger = parts.sessions.ledger();
     let added = ledger.add_area(&info, AreaState::Joining);
     let area = added.map_err(|e| say(&e))?;
-    if let Err(error) = ledger.attach_ram(area, file.as_fd()) {
+    if let Err(error) = ledger.attach_ram(area, open.file.as_fd()) {
         // SAFETY: this thread is the only one that uses the ledger.
         unsafe { ledger.detach_area(area) };
         ledger.set_area_state(area, AreaState::Absent);
@@ -219,7 +230,7 @@ fn begin_on(
         text = format!("{text}\n{note}");
     }
     parts.areas.add(area, open);
-    parts.sessions.add_area(area, file.into());
+    parts.sessions.add_area(area, descriptors);
     parts.sessions.order(area, AreaStep::Attach);
     Ok(Job::new(
         client,

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use foreswap_bench::interrupt;
+use foreswap_far::address::Address;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::asking::{self, AskError, Asked, Found};
@@ -262,7 +263,7 @@ pub fn set(args: &SetArgs) -> ExitCode {
 
 /// A new area as the supervisor takes it.
 pub fn area(text: &str) -> String {
-    match text.is_empty() || text.starts_with("ram:") {
+    match text.is_empty() || text.starts_with("ram:") || Address::is_meant(text) {
         true => text.to_owned(),
         false => absolute(text),
     }

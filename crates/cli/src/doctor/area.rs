@@ -8,7 +8,8 @@ use rustix::fs::Access;
 use super::check::{Check, quoted};
 use super::speed::{self, Speed};
 use super::who::Who;
-use crate::areas::{self, AreasError};
+use crate::areas::{self, Areas, AreasError, Opener};
+use crate::args::{AREA_TIMEOUT, Encrypt};
 use crate::memory_setting::{Limits, MIN_LIMIT};
 use crate::size::{humane, humane_ns};
 
@@ -104,10 +105,12 @@ fn one(path: &str, is_named: bool, quick: bool) -> AreaFacts {
         true => &[path.to_owned()],
         false => &[],
     };
-    let opened = areas::open(named, None, &limits).and_then(|mut open| {
+    let mut areas = Areas::new(Opener::new(AREA_TIMEOUT));
+    let opened = areas.opener.open_all(named, None, &limits);
+    let opened = opened.and_then(|mut open| {
         let area = open.remove(0);
         // Less than a cluster is refused here.
-        areas::describe(&area, 0)?;
+        areas::describe(&area, 0, Encrypt::Never)?;
         Ok(look_at(&area, quick))
     });
     let bad = match &opened {

@@ -4,8 +4,9 @@ use super::*;
 
 impl Sessions {
     /// Engines that start from now on get the area.
-    pub fn add_area(&mut self, area: AreaId, file: OwnedFd) {
-        self.areas.push(AreaFile::new(&self.ledger, area, file));
+    pub fn add_area(&mut self, area: AreaId, descriptors: Descriptors) {
+        self.areas
+            .push(AreaFile::new(&self.ledger, area, descriptors));
         self.areas.sort_unstable_by_key(|area| area.number.0);
     }
 
@@ -38,6 +39,8 @@ impl Sessions {
             // Without them the engine cannot attach the area, and answers so.
             if let (Some(area), Some(own)) = (joining, &own) {
                 fds.extend(area.descriptors(&self.ledger, own));
+                // For the first area that is encrypted.
+                fds.extend(self.key.as_ref().map(RunKey::fd));
             }
             // An engine with a broken connection ends soon, and with it its part of the order.
             if protocol::send(&session.socket, &Message::Area(order), &fds).is_ok() {

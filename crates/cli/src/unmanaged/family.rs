@@ -219,6 +219,8 @@ pub struct Family {
     last_pid: Option<String>,
     /// Pids outside the run, as of the last search through all.
     strangers: Vec<i32>,
+    /// The relay to the servers of swap areas.
+    relay: Option<i32>,
     /// The kernel's folder shows processes by pids of this namespace.
     readable: bool,
     /// Processes outside of the run whose children belong to it.
@@ -274,6 +276,11 @@ impl Family {
     pub fn stands_for(&self, pid: i32) -> i32 {
         let member = self.members.get(&pid);
         member.and_then(|member| member.shares_with).unwrap_or(pid)
+    }
+
+    /// Process `pid`, a child of this process perhaps, does not belong to the run.
+    pub fn set_relay(&mut self, pid: Option<i32>) {
+        self.relay = pid;
     }
 
     /// The children of `pid` belong to the run; it does not.
@@ -387,7 +394,8 @@ impl Family {
         let mut found = false;
         let us = std::process::id();
         let ours = std::fs::read(format!("/proc/self/task/{us}/children")).unwrap_or_default();
-        let mut to_ask: Vec<i32> = ours.split(|&b| b == b' ').filter_map(number).collect();
+        let ours = ours.split(|&b| b == b' ').filter_map(number);
+        let mut to_ask: Vec<i32> = ours.filter(|pid| Some(*pid) != self.relay).collect();
         self.starters.retain(|(pid, starter)| {
             to_ask.extend(starter.children(*pid));
             starter.quick().is_some()

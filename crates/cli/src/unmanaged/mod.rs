@@ -143,6 +143,11 @@ impl Watch {
         self.family.add_starter(starter);
     }
 
+    /// The relay to the servers of swap areas is none of the run's processes.
+    pub fn set_relay(&mut self, pid: Option<i32>) {
+        self.family.set_relay(pid);
+    }
+
     /// Whether processes can be examined.
     pub fn can_look(&self) -> bool {
         self.family.is_readable()

@@ -25,11 +25,15 @@ pub const MAX_AREA_SLOTS: u32 = 1 << 28;
 pub const AREA_DIRECT: u32 = 1;
 /// Bit of an area's flags: it is compressed memory.
 pub const AREA_RAM: u32 = 2;
+/// Bit of an area's flags: it is on a server, and reached through the relay.
+pub const AREA_FAR: u32 = 4;
+/// Bit of an area's flags: what is put there is encrypted.
+pub const AREA_SEALED: u32 = 8;
 /// Bytes kept of an area's name.
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 20;
+pub(super) const VERSION: u32 = 21;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.

@@ -22,6 +22,7 @@ mod ram;
 mod records;
 mod ring;
 mod seals;
+mod shared_memory;
 mod slots;
 mod stats;
 mod tables;
@@ -30,7 +31,8 @@ mod turns;
 pub use charge::OverLimit;
 pub use debts::DebtState;
 pub use layout::{
-    AREA_DIRECT, AREA_NAME_BYTES, AREA_RAM, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES,
+    AREA_DIRECT, AREA_FAR, AREA_NAME_BYTES, AREA_RAM, AREA_SEALED, CLUSTER_SLOTS, MAX_AREA_SLOTS,
+    MAX_AREAS, MAX_PROCESSES,
 };
 pub use mapping::{AreaInfo, AreaState, Ledger, LedgerError, LedgerSpec};
 pub use options::{IoBackend, Options, ReadaheadPolicy, ThpMode};
@@ -38,6 +40,7 @@ pub use process_map::ProcessMap;
 pub use records::{Cleanup, Ended, ProcessState};
 pub use ring::{Ring, Seen, SeenKind};
 pub use seals::AreaSeals;
+pub use shared_memory::SharedMemory;
 pub use slots::Put;
 pub use stats::{MAX_VMAS, StatsRecord, StatsSnapshot, VmaStats, VmaWords, WINDOW_BUCKETS, count};
 pub use turns::Demand;

@@ -56,7 +56,8 @@ pub enum Severity {
 /// The descriptors of an area's file for an engine.
 #[derive(Debug)]
 pub struct AreaFiles {
-    /// The supervisor's open file: the area belongs to this run while it is open.
+    /// The supervisor's open file: the area belongs to this run while it is open. Of a far area: the socket on which the
+    /// engine registers its channel.
     pub file: OwnedFd,
     /// The process' own open file, used by all its transfers: see `foreswap_store::area::lease`.
     pub own: OwnedFd,
@@ -192,7 +193,8 @@ pub struct AreaOrder {
 /// The states of an area in an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AreaStep {
-    /// Map its tables and open its file, which are attached; put no page there yet.
+    /// Map its tables and open its file, which are attached, with the key if the area is encrypted; put no page there
+    /// yet.
     Attach,
     /// Pages may go there (again).
     Use,

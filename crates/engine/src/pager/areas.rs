@@ -8,7 +8,7 @@
 use std::ops::{ControlFlow, Range};
 
 use foreswap_store::ring::Io;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 
 use super::boot::hide;
 use super::world::now;
@@ -69,18 +69,31 @@ impl Pager {
     }
 
     fn attach(&mut self, area: AreaId, fds: Vec<OwnedFd>) -> Option<()> {
-        let [tables, file, own] = <[OwnedFd; 3]>::try_from(fds).ok()?;
+        let mut fds = fds.into_iter();
+        let (tables, file, own) = (fds.next()?, fds.next()?, fds.next()?);
         let range = self.w.ledger.attach_area(area, tables).ok()?;
         let ram = self.w.ledger.attach_ram(area, file.as_fd());
         let hidden = |range: &Range<usize>| hide(range).is_ok();
-        if !hidden(&range) || !ram.is_ok_and(|ram| ram.as_ref().is_none_or(hidden)) {
+        let is_mapped = hidden(&range) && ram.is_ok_and(|ram| ram.as_ref().is_none_or(hidden));
+        let files = AreaFiles { file, own };
+        if !is_mapped
+            || self.learn_key(area, fds.next()).is_none()
+            || self.w.open_area(area, &files, &self.bell).is_err()
+        {
             self.close(area);
             return None;
         }
-        self.w.io.set_area(area.0.into(), Some(own.as_raw_fd()));
-        self.w.open_area(area);
-        self.areas.push((area, AreaFiles { file, own }));
+        self.areas.push((area, files));
         self.w.look_at_areas();
+        Some(())
+    }
+
+    /// The key, if this area is the first that needs it.
+    fn learn_key(&mut self, area: AreaId, key: Option<OwnedFd>) -> Option<()> {
+        if self.w.cipher.is_none() && self.w.is_sealed(area) {
+            let cipher = crate::key::cipher(key?).ok()?;
+            self.w.encrypt_with(cipher).ok()?;
+        }
         Some(())
     }
 
@@ -119,6 +132,7 @@ impl Pager {
         self.w.io.set_area(area.0.into(), None);
         self.w.io.set_ram(area.0.into(), None);
         self.w.io.set_sealed(area.0.into(), None);
+        self.w.close_far(area);
         self.areas.retain(|(number, _)| *number != area);
         // SAFETY: the engine's other threads look at the pressure word only.
         if let Some((tables, ram)) = unsafe { self.w.ledger.detach_area(area) } {

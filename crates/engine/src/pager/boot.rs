@@ -359,7 +359,7 @@ fn boot(
     let unsharer = Unsharer::new(rustix::io::dup(&bell).map_err(system("dup"))?);
     let rings = || maps::read().map(|vmas| maps::rings(&vmas));
     let before = rings().map_err(system("reading maps"))?;
-    let mut io = open_io(&options, &client, &[uffd.as_raw_fd(), quiet.as_raw_fd()])?;
+    let io = open_io(&options, &client, &[uffd.as_raw_fd(), quiet.as_raw_fd()])?;
     let after = rings().map_err(system("reading maps"))?;
     // The other ring belongs to the engine as well.
     let early = usize::from(keeper.is_some()).min(before);
@@ -379,10 +379,6 @@ fn boot(
         bell_of_helpers,
         helpers_of(Cpus::now()),
     );
-    for (area, files) in &welcome.areas {
-        io.set_area(area.0.into(), Some(files.own.as_raw_fd()));
-    }
-    let areas: Vec<_> = welcome.areas.iter().map(|(area, _)| *area).collect();
     let lent = Lent::new(&program.lends, arena.frames());
     let announced = guard::start(program, &host, &client).map_err(system("clone of the guard"))?;
     let huge = huge::Huge::new(&quiet).map_err(system("mmap for huge pages"))?;
@@ -405,7 +401,10 @@ fn boot(
         w.encrypt_with(crate::key::cipher(key)?)
             .map_err(system("mmap of the buffers"))?;
     }
-    areas.into_iter().for_each(|area| w.open_area(area));
+    for (area, files) in &welcome.areas {
+        w.open_area(*area, files, &bell)
+            .map_err(system("opening a swap area"))?;
+    }
     if let Some(ring) = welcome.ring {
         hide(&ring.address_range()).map_err(system("hiding the ring"))?;
         w.recorder = Some(Box::new(Recorder::new(ring)));

@@ -10,6 +10,7 @@ mod areas;
 mod boot;
 mod copies;
 mod copying;
+mod far;
 mod files;
 mod fork;
 mod frames;

@@ -2,6 +2,7 @@
 //!
 //! This module translates the core's calls. Its only decisions concern the memory of lent frames (`lent`).
 
+mod areas;
 pub(super) mod kept;
 mod lent;
 mod mmu;
@@ -9,15 +10,14 @@ mod protection;
 mod seat;
 mod shared;
 
+use core::ops::Range;
 use std::ffi::c_void;
-use std::sync::Arc;
 
 use foreswap_core::process::Account;
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
 use foreswap_core::world::{Clock, Disk, Done, IoId, Notice, Store, StoreId, World};
-use foreswap_store::ring::{BUFFER_PAGES, Io, IoVec, QueueError, RamHandle, WithRam};
-use foreswap_store::seal::{Cipher, SealedArea};
-use rustix::io::Errno;
+use foreswap_store::ring::{Io, IoVec, QueueError, WithRam};
+use foreswap_store::seal::Cipher;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::copies::Protection;
@@ -31,7 +31,7 @@ use super::snapshot::Snapshot;
 use super::tell::Told;
 use super::unshare::Unsharer;
 use crate::ledger::protocol::Client;
-use crate::ledger::{AreaId, AreaSeals, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
+use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap};
 use crate::sys::uffd::Uffd;
 pub use kept::Kept;
 pub use lent::Lent;
@@ -60,10 +60,12 @@ pub struct Linux {
     pub kept: Kept,
     /// The source and destination of huge pages.
     pub huge: Huge,
-    /// The ring or the pool, and the RAM areas.
+    /// The ring or the pool, the RAM areas and the far ones.
     pub io: WithRam,
     /// The cipher of a run that encrypts.
     pub cipher: Option<&'static Cipher>,
+    /// Where the channels of far areas are.
+    far_memory: Vec<(AreaId, Range<usize>)>,
     /// The memory that all processes of the run share.
     pub ledger: &'static Ledger,
     /// This process' record in it.
@@ -159,6 +161,7 @@ impl Linux {
             huge,
             io,
             cipher: None,
+            far_memory: Vec::new(),
             ledger,
             me,
             pid: 0,
@@ -186,31 +189,6 @@ impl Linux {
         world.look_at_areas();
         world.refresh();
         world
-    }
-
-    /// Encrypt what leaves for the areas that are opened from now on.
-    pub fn encrypt_with(&mut self, cipher: &'static Cipher) -> Result<(), Errno> {
-        let buffers = Arena::new(BUFFER_PAGES)?;
-        if let Some(memory) = core::ptr::NonNull::new(buffers.pointer(Frame(0))) {
-            // SAFETY: an arena is never unmapped, and nobody else knows this one.
-            unsafe { self.io.lend_buffers(memory) };
-        }
-        self.cipher = Some(cipher);
-        Ok(())
-    }
-
-    /// Prepare the I/O of an attached area: open the memory of a RAM area, encrypt any other if the run does.
-    pub fn open_area(&mut self, area: AreaId) {
-        let (ledger, owner) = (self.ledger, self.me.index() as u16);
-        if let Some(ram) = ledger.ram(area) {
-            let is_used = Box::new(move |slot| ledger.slot_count(area, SlotIndex(slot)) > 0);
-            let handle = RamHandle::new(ram.clone(), owner, is_used);
-            self.io.set_ram(area.0.into(), Some(handle));
-        } else if let (Some(cipher), Some(info)) = (self.cipher, ledger.area_info(area)) {
-            let seals = Box::new(AreaSeals { ledger, area });
-            let sealed = SealedArea::new(cipher, info.first_byte, seals);
-            self.io.set_sealed(area.0.into(), Some(Arc::new(sealed)));
-        }
     }
 
     /// An I/O is about to be completed: fetch the digests that helpers took of its pages.

@@ -13,7 +13,7 @@ use super::PAGE_BYTES;
 
 /// Bytes inspected at the front and at the back. They contain the superblocks of the usual file systems (btrfs, the
 /// farthest, at 64 KiB), partition tables, and the marks of RAID at the end.
-const INSPECTED_BYTES: u64 = 128 << 10;
+pub const INSPECTED_BYTES: u64 = 128 << 10;
 const MARK: &[u8] =
     b"foreswap swap area, version 1\nThe pages behind this one are temporary and private.\n";
 const SWAP_SIGNATURE: &[u8] = b"SWAPSPACE2";
@@ -21,10 +21,11 @@ const SWAP_SIGNATURE: &[u8] = b"SWAPSPACE2";
 /// A page at an address that `O_DIRECT` accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(C, align(4096))]
-pub(super) struct Page([u8; PAGE_BYTES as usize]);
+pub struct Page(pub [u8; PAGE_BYTES as usize]);
 
 impl Page {
-    pub(super) fn zeroed() -> Box<Page> {
+    /// Zeros.
+    pub fn zeroed() -> Box<Page> {
         Box::new(Page([0; PAGE_BYTES as usize]))
     }
 
@@ -33,9 +34,12 @@ impl Page {
     }
 }
 
+/// What is on an area.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Contents {
+pub enum Contents {
+    /// Nothing, or zeros.
     Blank,
+    /// An earlier area of foreswap.
     Ours,
     /// Made by `mkswap`; the page is its header.
     KernelSwap(Box<Page>),
@@ -44,7 +48,7 @@ pub(super) enum Contents {
 }
 
 /// The first page of a named area.
-pub(super) fn header() -> Box<Page> {
+pub fn header() -> Box<Page> {
     let mut page = Page::zeroed();
     page.0[..MARK.len()].copy_from_slice(MARK);
     page
@@ -91,15 +95,26 @@ fn give_up_direct(file: &File, direct: &mut bool, error: io::Error) -> io::Resul
     Ok(())
 }
 
-/// Looks at the front and the back of an area of `bytes`.
-pub(super) fn recognise(file: &File, bytes: u64, direct: &mut bool) -> io::Result<Contents> {
+/// Looks at the front and the back of a file or device of `bytes`.
+pub(super) fn recognise_file(file: &File, bytes: u64, direct: &mut bool) -> io::Result<Contents> {
+    recognise(bytes, |offset| read_page(file, offset, direct))
+}
+
+/// Looks at the front and the back of an area of `bytes`, of which `read` reads the page at an offset.
+///
+/// # Errors
+/// Those of `read`.
+pub fn recognise(
+    bytes: u64,
+    mut read: impl FnMut(u64) -> io::Result<Box<Page>>,
+) -> io::Result<Contents> {
     if bytes == 0 {
         return Ok(Contents::Blank);
     }
     let mut front = Vec::new();
     let mut offset = 0;
     while offset < bytes.min(INSPECTED_BYTES) {
-        front.push(read_page(file, offset, direct)?);
+        front.push(read(offset)?);
         offset += PAGE_BYTES;
     }
     if let Some(first) = front.first() {
@@ -116,7 +131,7 @@ pub(super) fn recognise(file: &File, bytes: u64, direct: &mut bool) -> io::Resul
     let tail = bytes.saturating_sub(INSPECTED_BYTES);
     let mut offset = (tail - tail % PAGE_BYTES).max(offset);
     while offset < bytes {
-        if !read_page(file, offset, direct)?.is_zero() {
+        if !read(offset)?.is_zero() {
             return Ok(Contents::Foreign(format!("not zero at byte {offset}")));
         }
         offset += PAGE_BYTES;
@@ -175,7 +190,7 @@ mod tests {
 
     fn recognised(file: &File) -> Contents {
         let bytes = file.metadata().expect("metadata").len();
-        recognise(file, bytes, &mut false).expect("readable")
+        recognise_file(file, bytes, &mut false).expect("readable")
     }
 
     #[test]

@@ -9,15 +9,15 @@
 //! against a second foreswap belongs to the open file and lasts as long as any process has it open; if all have been
 //! killed, as long as the disk writes ([`lease`]). Other programs can claim a device by then.
 
-mod contents;
+pub mod contents;
 mod error;
 pub mod lease;
 mod occupancy;
 mod room;
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -106,10 +106,49 @@ pub struct OpenArea {
     /// It is memory, read and written through [`crate::ram`]: `bytes` is the capacity of its slots, not of the
     /// compressed pages.
     pub is_ram: bool,
+    /// It is on a server.
+    pub far: Option<Far>,
     named: bool,
 }
 
+/// How an area on a server is reached.
+#[derive(Debug)]
+pub struct Far {
+    /// The socket on which engines register their channels ([`crate::far::Client::open`]).
+    pub register: OwnedFd,
+    /// The relay's number of the area.
+    pub number: u32,
+}
+
 impl OpenArea {
+    /// An area on a server, of `bytes` bytes. Its file has no contents: it shows whose transfers are in progress
+    /// ([`lease`]).
+    ///
+    /// # Errors
+    /// The system has no memory or descriptor for the file.
+    pub fn far(
+        name: &str,
+        bytes: u64,
+        reserved_bytes: u64,
+        notes: Vec<String>,
+        far: Far,
+    ) -> Result<Self, AreaError> {
+        let path = PathBuf::from(name);
+        let file = memory_file(c"foreswap-far", MemfdFlags::CLOEXEC)
+            .map_err(|errno| AreaError::on_io(&path, errno.into()))?;
+        Ok(Self {
+            file: File::from(file),
+            path,
+            bytes,
+            reserved_bytes,
+            direct: false,
+            notes,
+            is_ram: false,
+            far: Some(far),
+            named: false,
+        })
+    }
+
     /// Whether the area has a name, in which case its contents outlive the run until [`OpenArea::erase`].
     pub fn is_named(&self) -> bool {
         self.named
@@ -191,10 +230,7 @@ fn open_ram(capacity: u64, method: Method) -> Result<OpenArea, AreaError> {
         why: error.to_string(),
     };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // NOEXEC_SEAL is newer than some kernels, and required by some systems' policy.
-    let file = rustix::fs::memfd_create(c"foreswap-ram", flags | MemfdFlags::NOEXEC_SEAL)
-        .or_else(|_| rustix::fs::memfd_create(c"foreswap-ram", flags))
-        .map_err(failed)?;
+    let file = memory_file(c"foreswap-ram", flags).map_err(failed)?;
     let bytes = ram::memory_bytes(capacity).map_err(bounds)?;
     // The limit also applies to memory files.
     if let Some(limit) = room::file_size_limit().filter(|limit| *limit < bytes) {
@@ -217,9 +253,16 @@ fn open_ram(capacity: u64, method: Method) -> Result<OpenArea, AreaError> {
         direct: false,
         notes: Vec::new(),
         is_ram: true,
+        far: None,
         named: false,
         path,
     })
+}
+
+fn memory_file(name: &CStr, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    // NOEXEC_SEAL is newer than some kernels, and required by some systems' policy.
+    rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| rustix::fs::memfd_create(name, flags))
 }
 
 /// A size in its shortest exact form.
@@ -264,6 +307,7 @@ fn open_in_directory(
         direct,
         notes,
         is_ram: false,
+        far: None,
         named: false,
     })
 }
@@ -297,7 +341,7 @@ fn open_file(
     lock(&file, path)?;
 
     let old_bytes = metadata.len();
-    let found = contents::recognise(&file, old_bytes, &mut direct)
+    let found = contents::recognise_file(&file, old_bytes, &mut direct)
         .map_err(|error| AreaError::on_io(path, error))?;
     if let Contents::Foreign(what) = found {
         return Err(AreaError::HasData {
@@ -358,7 +402,7 @@ fn open_device(
             bytes: device_bytes,
         });
     }
-    let found = contents::recognise(&file, device_bytes, &mut direct)
+    let found = contents::recognise_file(&file, device_bytes, &mut direct)
         .map_err(|error| AreaError::on_io(path, error))?;
     if let Contents::Foreign(what) = found {
         return Err(AreaError::HasData {
@@ -399,6 +443,7 @@ fn named_area(
         direct,
         notes,
         is_ram: false,
+        far: None,
         named: true,
     };
     // Discard the remains of a killed run now. Not on devices: some take minutes for it.

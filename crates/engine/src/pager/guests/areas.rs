@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use foreswap_core::units::{PAGE_SIZE, Slot};
 use foreswap_store::ram::Reader;
 use foreswap_store::seal::Cipher;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::digest::digest_of;
-use crate::ledger::protocol::{self, Message};
-use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, SlotIndex};
+use crate::ledger::protocol::{self, AreaFiles, Message};
+use crate::ledger::{AREA_FAR, AREA_SEALED, AreaId, Ledger, MAX_AREAS, ProcId, SlotIndex};
+use crate::pager::far;
 use crate::pager::files::MappedFile;
 
 /// A record of the ledger, reserved for a guest and its own children. It is returned with the last of them.
@@ -62,7 +63,8 @@ impl Drop for Reserved {
 /// The areas, as one thread reads them.
 pub(super) struct Areas {
     pub(super) ledger: &'static Ledger,
-    files: Vec<(AreaId, OwnedFd)>,
+    /// Their descriptors, and the channels of those on servers that were read.
+    files: Vec<(AreaId, AreaFiles, Option<far::Reader>)>,
     /// The files that the parent maps.
     mapped: Vec<Arc<MappedFile>>,
     /// Of a run that encrypts.
@@ -74,11 +76,15 @@ pub(super) struct Areas {
 impl Areas {
     pub(super) fn open<'a>(
         ledger: &'static Ledger,
-        own: impl Iterator<Item = (AreaId, &'a OwnedFd)>,
+        files: impl Iterator<Item = (AreaId, &'a AreaFiles)>,
         mapped: Vec<Arc<MappedFile>>,
         cipher: Option<&'static Cipher>,
     ) -> Result<Self, Errno> {
-        let files = own.map(|(area, file)| Ok((area, rustix::io::dup(file)?)));
+        let copy = |files: &AreaFiles| {
+            let (file, own) = (rustix::io::dup(&files.file)?, rustix::io::dup(&files.own)?);
+            Ok(AreaFiles { file, own })
+        };
+        let files = files.map(|(area, files)| Ok((area, copy(files)?, None)));
         Ok(Areas {
             ledger,
             files: files.collect::<Result<_, Errno>>()?,
@@ -89,7 +95,7 @@ impl Areas {
     }
 
     pub(super) fn try_clone(&self) -> Result<Self, Errno> {
-        let files = self.files.iter().map(|(area, file)| (*area, file));
+        let files = self.files.iter().map(|(area, files, _)| (*area, files));
         Self::open(self.ledger, files, self.mapped.clone(), self.cipher)
     }
 
@@ -120,13 +126,23 @@ impl Areas {
             .count()
     }
 
-    fn read_file(&self, first: Slot, pages: &mut [Page]) -> Option<usize> {
+    fn read_file(&mut self, first: Slot, pages: &mut [Page]) -> Option<usize> {
         let area = AreaId(first.area);
-        let (_, file) = self.files.iter().find(|(known, _)| *known == area)?;
-        let start = self.ledger.area_info(area)?.first_byte;
-        let at = start + u64::from(first.index) * PAGE_SIZE as u64;
-        let read = read_pages(file, at, pages)?;
-        let Some(cipher) = self.cipher else {
+        let mut known = self.files.iter_mut();
+        let (_, files, channel) = known.find(|(known, ..)| *known == area)?;
+        let info = self.ledger.area_info(area)?;
+        let at = info.first_byte + u64::from(first.index) * PAGE_SIZE as u64;
+        let read = if info.flags & AREA_FAR == 0 {
+            read_pages(&files.own, at, pages)?
+        } else {
+            if channel.is_none() {
+                *channel = far::Reader::open(files.file.as_fd(), files.own.as_fd()).ok();
+            }
+            channel.as_mut()?.read(at, bytes_of(pages))?;
+            pages.len()
+        };
+        let cipher = self.cipher.filter(|_| info.flags & AREA_SEALED != 0);
+        let Some(cipher) = cipher else {
             return Some(read);
         };
         let mut sealed = (first.index..).zip(&mut pages[..read]);
@@ -151,11 +167,12 @@ impl Areas {
 
 /// Returns how many whole pages there are from byte `at` on.
 fn read_pages(file: &OwnedFd, at: u64, pages: &mut [Page]) -> Option<usize> {
+    Some(rustix::io::pread(file, bytes_of(pages), at).ok()? / PAGE_SIZE)
+}
+
+fn bytes_of(pages: &mut [Page]) -> &mut [u8] {
     // SAFETY: pages are plain bytes without gaps.
-    let bytes = unsafe {
-        core::slice::from_raw_parts_mut(pages.as_mut_ptr().cast::<u8>(), size_of_val(pages))
-    };
-    Some(rustix::io::pread(file, bytes, at).ok()? / PAGE_SIZE)
+    unsafe { core::slice::from_raw_parts_mut(pages.as_mut_ptr().cast::<u8>(), size_of_val(pages)) }
 }
 
 /// A page to copy from, into which direct I/O may read.

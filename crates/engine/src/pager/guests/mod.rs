@@ -219,10 +219,10 @@ impl Pager {
             pages.dedup_by_key(|(page, _)| *page);
         }
         let regions = self.mm.regions().map(|vma| vma.range.clone()).collect();
-        let own = self.areas.iter().map(|(area, files)| (*area, &files.own));
+        let known = self.areas.iter().map(|(area, files)| (*area, files));
         let areas = match is_lost {
             true => None,
-            false => Areas::open(self.w.ledger, own, self.w.files.all(), self.w.cipher).ok(),
+            false => Areas::open(self.w.ledger, known, self.w.files.all(), self.w.cipher).ok(),
         };
         let supervisor = self.w.client.as_ref();
         let supervisor = supervisor.and_then(|client| rustix::io::dup(client.fd()).ok());

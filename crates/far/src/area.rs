@@ -1,0 +1,472 @@
+//! One far area: which part goes next, and what becomes of parts that fail.
+//!
+//! Connections take parts when they can send: reads first, because threads wait for them. A part that the server refuses is
+//! tried again, later each time. A connection that breaks, or does not answer for half of the time-out, is made anew; its
+//! reads go again, its writes fail. They must: nobody knows whether the server will carry them out yet, so that not only
+//! their pages go elsewhere, but nothing is ever written to these places again. While no connection is left, writes are
+//! refused as if the area were full, so that pages go to other areas, and reads wait until the time-out is over. A page is
+//! lost only then.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use foreswap_store::ring::Direction;
+use tokio::sync::Notify;
+
+use crate::errno;
+use crate::transfer::{Part, Target, Transfer};
+
+const PAGE: u64 = 4096;
+/// The page of the mark, see [`crate::mark`].
+const MARK: u64 = 0;
+/// The pause before the second attempt at a part; it doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const MOST_PAUSE: Duration = Duration::from_secs(1);
+/// Attempts at a write, whose page can also go elsewhere.
+const WRITE_TRIES: u32 = 5;
+
+/// The user hears of it.
+pub type Say = Box<dyn Fn(bool, String)>;
+
+/// The state that connections share.
+pub struct Area {
+    /// As the user wrote it.
+    pub name: String,
+    /// The age at which a transfer has failed.
+    pub timeout: Duration,
+    reads: RefCell<VecDeque<Part>>,
+    writes: RefCell<VecDeque<Part>>,
+    /// Parts that are tried again, and when.
+    paused: RefCell<Vec<(Instant, Part)>>,
+    /// Pages that must not be written any more.
+    doubtful: RefCell<BTreeSet<u64>>,
+    /// Connections that are up.
+    up: Cell<u32>,
+    /// No part is sent any more, by decision.
+    is_closed: Cell<bool>,
+    /// Somebody else uses the export: nothing is written any more.
+    is_taken: Cell<bool>,
+    /// Transfers have failed since the last message about it.
+    told_late: Cell<bool>,
+    told_down: Cell<bool>,
+    told_lost: Cell<bool>,
+    /// There is a part to send.
+    work: Notify,
+    say: Say,
+}
+
+impl Area {
+    /// Without a connection.
+    pub fn new(name: String, timeout: Duration, say: Say) -> Self {
+        Self {
+            name,
+            timeout,
+            reads: RefCell::default(),
+            writes: RefCell::default(),
+            paused: RefCell::default(),
+            doubtful: RefCell::default(),
+            up: Cell::new(0),
+            is_closed: Cell::new(false),
+            is_taken: Cell::new(false),
+            told_late: Cell::new(false),
+            told_down: Cell::new(false),
+            told_lost: Cell::new(false),
+            work: Notify::new(),
+            say,
+        }
+    }
+
+    /// Begins a transfer of `bytes` bytes at `offset`.
+    pub fn submit(&self, direction: Direction, offset: u64, bytes: u32, target: Box<dyn Target>) {
+        let is_write = direction == Direction::Write;
+        if is_write && !self.may_write() {
+            return target.end(errno::NO_SPACE);
+        }
+        if is_write && self.is_doubtful(offset, bytes) {
+            return target.end(errno::IO);
+        }
+        for part in Transfer::parts(direction, offset, bytes, target) {
+            self.queue(part);
+        }
+    }
+
+    fn may_write(&self) -> bool {
+        self.up.get() > 0 && !self.is_taken.get() && !self.is_closed.get()
+    }
+
+    fn is_doubtful(&self, offset: u64, bytes: u32) -> bool {
+        let pages = offset / PAGE..(offset + u64::from(bytes)).div_ceil(PAGE);
+        self.doubtful.borrow().range(pages).next().is_some()
+    }
+
+    fn queue(&self, part: Part) {
+        let queue = match part.is_write() {
+            true => &self.writes,
+            false => &self.reads,
+        };
+        queue.borrow_mut().push_back(part);
+        self.work.notify_one();
+    }
+
+    /// The next part to send.
+    pub fn next(&self) -> Option<Part> {
+        let read = self.reads.borrow_mut().pop_front();
+        read.or_else(|| self.writes.borrow_mut().pop_front())
+    }
+
+    /// Returns when there may be a part to send.
+    pub async fn wait_for_work(&self) {
+        self.work.notified().await;
+    }
+
+    /// The server has refused a part, with an errno of the protocol.
+    pub fn refused(&self, mut part: Part, errno: i32) {
+        part.tries += 1;
+        let is_last = match part.is_write() {
+            true => part.tries >= WRITE_TRIES || errno == errno::NO_SPACE,
+            false => false,
+        };
+        let pause = FIRST_PAUSE.saturating_mul(1 << (part.tries - 1).min(16));
+        let when = Instant::now() + pause.min(MOST_PAUSE);
+        if is_last || when >= part.of.began + self.timeout {
+            return part.end(errno);
+        }
+        self.paused.borrow_mut().push((when, part));
+    }
+
+    /// A connection is up.
+    pub fn on_up(&self) {
+        self.up.set(self.up.get() + 1);
+        if self.told_down.replace(false) {
+            (self.say)(
+                false,
+                format!("swap area {}: the server is back", self.name),
+            );
+        }
+        self.told_late.set(false);
+        // Each connection takes all that it can: one that wakes without work sleeps again.
+        self.work.notify_waiters();
+        self.work.notify_one();
+    }
+
+    /// A connection that was up is down; the server has not answered to `sent`.
+    pub fn on_down(&self, sent: Vec<Part>, why: &str) {
+        self.up.set(self.up.get() - 1);
+        for part in sent {
+            if part.is_write() {
+                let first = part.offset() / PAGE;
+                let pages = first..first + u64::from(part.bytes).div_ceil(PAGE);
+                // The mark is written again and again.
+                let pages = pages.filter(|page| *page != MARK);
+                self.doubtful.borrow_mut().extend(pages);
+                part.end(errno::IO);
+            } else {
+                self.queue(part);
+            }
+        }
+        if self.up.get() > 0 || self.is_closed.get() {
+            return;
+        }
+        self.refuse_writes();
+        if !self.told_down.replace(true) {
+            let seconds = self.timeout.as_secs_f64();
+            let text = format!(
+                "swap area {}: {why}; pages go to other areas until the server is back, and reads wait for it, at most {seconds} s",
+                self.name
+            );
+            (self.say)(true, text);
+        }
+    }
+
+    /// Nothing of them was sent.
+    fn refuse_writes(&self) {
+        let mut refused: Vec<Part> = self.writes.borrow_mut().drain(..).collect();
+        let mut paused = self.paused.borrow_mut();
+        let writes = paused.extract_if(.., |(_, part)| part.is_write());
+        refused.extend(writes.map(|(_, part)| part));
+        drop(paused);
+        for part in refused {
+            part.end(errno::NO_SPACE);
+        }
+    }
+
+    /// Somebody else has begun to use the export.
+    pub fn on_taken(&self) {
+        if !self.is_taken.replace(true) {
+            self.refuse_writes();
+            let text = format!(
+                "swap area {}: another foreswap has begun to use it; nothing is written there any more, and pages on it may be lost",
+                self.name
+            );
+            (self.say)(true, text);
+        }
+    }
+
+    /// The mark is not there any more: the server has lost what was on the export.
+    pub fn on_lost(&self) {
+        if !self.told_lost.replace(true) {
+            let text = format!(
+                "swap area {}: the server has lost what was on it (was it started anew, with an empty export?); a touch of a page from there raises SIGBUS",
+                self.name
+            );
+            (self.say)(true, text);
+        }
+    }
+
+    /// Whether somebody else uses the export.
+    pub fn is_taken(&self) -> bool {
+        self.is_taken.get()
+    }
+
+    /// A few times a second: tries again what is due, and fails what is too late.
+    pub fn tick(&self) {
+        let now = Instant::now();
+        let mut paused = self.paused.borrow_mut();
+        let due: Vec<Part> = paused
+            .extract_if(.., |(when, _)| *when <= now)
+            .map(|(_, part)| part)
+            .collect();
+        drop(paused);
+        due.into_iter().for_each(|part| self.queue(part));
+        let is_late = |part: &mut Part| now.duration_since(part.of.began) >= self.timeout;
+        let mut late = Vec::new();
+        for queue in [&self.reads, &self.writes] {
+            let mut queue = queue.borrow_mut();
+            if queue.iter_mut().any(|part| is_late(part)) {
+                let (over, rest): (VecDeque<_>, VecDeque<_>) = queue
+                    .drain(..)
+                    .partition(|part| now.duration_since(part.of.began) >= self.timeout);
+                *queue = rest;
+                late.extend(over);
+            }
+        }
+        if late.is_empty() {
+            return;
+        }
+        if !self.told_late.replace(true) {
+            let seconds = self.timeout.as_secs_f64();
+            let text = format!(
+                "swap area {}: no answer for {seconds} s: transfers fail now (--area-timeout allows more)",
+                self.name
+            );
+            (self.say)(true, text);
+        }
+        for part in late {
+            let errno = match part.is_write() {
+                // It was not sent.
+                true => errno::NO_SPACE,
+                false => errno::TIMED_OUT,
+            };
+            part.end(errno);
+        }
+    }
+
+    /// The age at which a connection without an answer counts as broken: half of the time-out, so that reads have another
+    /// chance.
+    pub fn patience(&self) -> Duration {
+        self.timeout / 2
+    }
+
+    /// No transfer comes any more.
+    pub fn close(&self) {
+        self.is_closed.set(true);
+        self.work.notify_waiters();
+    }
+
+    /// Whether [`Area::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
+    /// Whether any connection is up.
+    pub fn is_up(&self) -> bool {
+        self.up.get() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    type Ended = Rc<RefCell<Vec<(u64, i32)>>>;
+
+    /// Memory that nobody looks at, and the place of the transfer.
+    struct Seen(RefCell<Vec<u8>>, u64, Ended);
+
+    impl Target for Seen {
+        fn start(&self) -> *mut u8 {
+            self.0.borrow_mut().as_mut_ptr()
+        }
+        fn end(&self, errno: i32) {
+            self.2.borrow_mut().push((self.1, errno));
+        }
+    }
+
+    struct Bench {
+        area: Area,
+        ended: Ended,
+        said: Rc<RefCell<Vec<String>>>,
+    }
+
+    fn bench(timeout: Duration) -> Bench {
+        let said: Rc<RefCell<Vec<String>>> = Rc::default();
+        let to = Rc::clone(&said);
+        let say = Box::new(move |_, text| to.borrow_mut().push(text));
+        Bench {
+            area: Area::new("nbd://x".to_owned(), timeout, say),
+            ended: Rc::default(),
+            said,
+        }
+    }
+
+    impl Bench {
+        fn submit(&self, direction: Direction, page: u64) {
+            let target = Seen(RefCell::new(vec![0; 4096]), page, Rc::clone(&self.ended));
+            self.area
+                .submit(direction, page * 4096, 4096, Box::new(target));
+        }
+
+        fn take(&self) -> Part {
+            self.area.next().expect("a part")
+        }
+
+        fn ended(&self) -> Vec<(u64, i32)> {
+            std::mem::take(&mut self.ended.borrow_mut())
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+    use Direction::{Read, Write};
+
+    #[test]
+    fn reads_go_first() {
+        let bench = bench(LONG);
+        bench.area.on_up();
+        for (direction, page) in [(Write, 1), (Write, 2), (Read, 3), (Write, 4), (Read, 5)] {
+            bench.submit(direction, page);
+        }
+        let order: Vec<u64> = std::iter::from_fn(|| bench.area.next())
+            .map(|part| part.offset() / 4096)
+            .collect();
+        assert_eq!(order, [3, 5, 1, 2, 4]);
+    }
+
+    #[test]
+    fn what_a_broken_connection_had_is_read_again_and_never_written_again() {
+        let bench = bench(LONG);
+        bench.area.on_up();
+        bench.area.on_up();
+        bench.submit(Read, 1);
+        bench.submit(Write, 2);
+        let sent = vec![bench.take(), bench.take()];
+        bench.area.on_down(sent, "gone");
+        assert_eq!(bench.ended(), [(2, errno::IO)]);
+        assert!(bench.said.borrow().is_empty(), "the other connection is up");
+        assert_eq!(bench.take().offset(), 4096);
+        // The other connection carries on, but not at the place in doubt.
+        bench.submit(Write, 2);
+        assert_eq!(bench.ended(), [(2, errno::IO)]);
+        bench.submit(Write, 3);
+        assert_eq!(bench.take().offset(), 3 * 4096);
+        bench.submit(Read, 2);
+        assert_eq!(bench.take().offset(), 2 * 4096);
+    }
+
+    #[test]
+    fn while_the_server_is_away_writes_are_refused_and_reads_wait() {
+        let bench = bench(LONG);
+        bench.area.on_up();
+        bench.submit(Write, 1);
+        bench.submit(Write, 2);
+        bench.submit(Read, 3);
+        let read = bench.take();
+        bench.area.on_down(vec![read], "connection reset");
+        assert_eq!(bench.ended(), [(1, errno::NO_SPACE), (2, errno::NO_SPACE)]);
+        bench.submit(Write, 4);
+        bench.submit(Read, 5);
+        assert_eq!(bench.ended(), [(4, errno::NO_SPACE)]);
+        bench.area.tick();
+        assert_eq!(bench.ended(), []);
+        bench.area.on_up();
+        bench.submit(Write, 1);
+        let back: Vec<u64> = std::iter::from_fn(|| bench.area.next())
+            .map(|part| part.offset() / 4096)
+            .collect();
+        assert_eq!(back, [3, 5, 1]);
+        let said = bench.said.borrow();
+        assert!(
+            said[0].contains("connection reset") && said[1].contains("is back"),
+            "{said:?}"
+        );
+        assert_eq!(said.len(), 2);
+    }
+
+    #[test]
+    fn the_server_is_asked_again_when_it_refuses() {
+        let bench = bench(Duration::from_millis(200));
+        bench.area.on_up();
+        bench.submit(Read, 1);
+        let began = Instant::now();
+        let mut tries = 0;
+        while bench.ended.borrow().is_empty() {
+            bench.area.tick();
+            if let Some(part) = bench.area.next() {
+                tries += 1;
+                bench.area.refused(part, errno::IO);
+            }
+        }
+        assert_eq!(bench.ended(), [(1, errno::IO)]);
+        assert!((3..=6).contains(&tries), "{tries}");
+        assert!(began.elapsed() < Duration::from_millis(400));
+        bench.submit(Write, 2);
+        let part = bench.take();
+        bench.area.refused(part, errno::NO_SPACE);
+        assert_eq!(bench.ended(), [(2, errno::NO_SPACE)]);
+        bench.submit(Write, 3);
+        let part = bench.take();
+        bench.area.refused(part, errno::IO);
+        assert_eq!(bench.ended(), []);
+    }
+
+    #[test]
+    fn reads_that_wait_too_long_fail_and_that_is_said_once() {
+        let bench = bench(Duration::from_millis(10));
+        bench.area.on_up();
+        bench.area.on_down(Vec::new(), "gone");
+        bench.submit(Read, 1);
+        bench.submit(Read, 2);
+        std::thread::sleep(Duration::from_millis(20));
+        bench.submit(Read, 3);
+        bench.area.tick();
+        assert_eq!(
+            bench.ended(),
+            [(1, errno::TIMED_OUT), (2, errno::TIMED_OUT)]
+        );
+        assert_eq!(bench.said.borrow().len(), 2);
+        assert!(
+            bench
+                .area
+                .next()
+                .is_some_and(|part| part.offset() == 3 * 4096)
+        );
+    }
+
+    #[test]
+    fn nothing_is_written_to_an_export_that_somebody_else_uses() {
+        let bench = bench(LONG);
+        bench.area.on_up();
+        bench.submit(Write, 1);
+        bench.area.on_taken();
+        bench.area.on_taken();
+        bench.submit(Write, 2);
+        bench.submit(Read, 3);
+        assert_eq!(bench.ended(), [(1, errno::NO_SPACE), (2, errno::NO_SPACE)]);
+        assert_eq!(
+            (bench.take().offset(), bench.said.borrow().len()),
+            (3 * 4096, 1)
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! The relay: one thread that serves all far areas of a run.
+//!
+//! It ignores the signals of a terminal and of an orderly shutdown: programs still need their pages while they end. It ends
+//! when the supervisor has gone and no engine has a channel any more.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::channel;
+use crate::served::Served;
+use crate::words::{self, Order, Report};
+
+/// The process' name, as `ps` and `top` show it.
+const NAME: &std::ffi::CStr = c"foreswap-relay";
+
+/// What all tasks share.
+pub(crate) struct Relay {
+    control: OwnedFd,
+    /// Channels that are served.
+    channels: Cell<u32>,
+    fewer: Notify,
+}
+
+impl Relay {
+    /// Sends a report. A supervisor that has gone does not mind.
+    pub(crate) fn report(&self, report: &Report, fds: &[std::os::fd::BorrowedFd<'_>]) {
+        let _ = words::send(&self.control, report, fds);
+    }
+
+    /// Tells the user.
+    pub(crate) fn say(&self, is_warning: bool, text: String) {
+        self.report(&Report::Said { is_warning, text }, &[]);
+    }
+}
+
+/// Serves the supervisor at the other end of `control`, in a process of its own: the calling one ends with 0 when that has
+/// started.
+///
+/// # Errors
+/// The system refuses what is needed.
+pub fn run(control: OwnedFd) -> io::Result<()> {
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {}
+        _ => return Ok(()),
+    }
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(NAME);
+    for signal in [
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGPIPE,
+    ] {
+        // SAFETY: no handler is installed.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    LocalSet::new().block_on(&runtime, serve(control))
+}
+
+async fn serve(control: OwnedFd) -> io::Result<()> {
+    let relay = Rc::new(Relay {
+        control: rustix::io::fcntl_dupfd_cloexec(&control, 0)?,
+        channels: Cell::new(0),
+        fewer: Notify::new(),
+    });
+    let pid = std::process::id();
+    relay.report(&Report::Started { pid }, &[]);
+    let areas: Rc<RefCell<Vec<(u32, Rc<Served>)>>> = Rc::default();
+    let control = watched(control)?;
+    loop {
+        let Some((order, _)) = receive(&control).await? else {
+            break;
+        };
+        match order {
+            Order::Open {
+                area,
+                address,
+                bytes,
+                timeout_ms,
+            } => {
+                let (relay, areas) = (Rc::clone(&relay), Rc::clone(&areas));
+                let timeout = Duration::from_millis(timeout_ms);
+                spawn_local(async move {
+                    match open(&relay, area, &address, bytes, timeout).await {
+                        Ok(served) => areas.borrow_mut().push((area, served)),
+                        Err(why) => {
+                            let why = format!("swap area {address}: {why}");
+                            relay.report(&Report::Failed { area, why }, &[]);
+                        }
+                    }
+                });
+            }
+            Order::Close { area } => {
+                let mut areas = areas.borrow_mut();
+                let at = areas.iter().position(|(number, _)| *number == area);
+                let served = at.map(|at| areas.swap_remove(at).1);
+                drop(areas);
+                let relay = Rc::clone(&relay);
+                spawn_local(async move {
+                    let left = match served {
+                        Some(served) => served.close().await.err().map(|why| {
+                            format!(
+                                "swap area {}: what was put there may still be there ({why})",
+                                served.area.name
+                            )
+                        }),
+                        None => None,
+                    };
+                    relay.report(&Report::Closed { area, left }, &[]);
+                });
+            }
+        }
+    }
+    while relay.channels.get() > 0 {
+        relay.fewer.notified().await;
+    }
+    // The supervisor was killed, or had no time for it.
+    let rest: Vec<_> = areas.borrow_mut().drain(..).collect();
+    for (_, served) in rest {
+        let _ = served.close().await;
+    }
+    Ok(())
+}
+
+fn watched(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an owned descriptor stays the same open socket as long as it lives.
+    Ok(unsafe { AsyncFd::register(socket) }?)
+}
+
+/// The next message on a socket. `None`: the other side has gone.
+async fn receive<T: serde::de::DeserializeOwned>(
+    socket: &AsyncFd<OwnedFd>,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    loop {
+        let mut ready = socket.readable().await?;
+        if !is_readable(socket.get_ref()) {
+            ready.clear_ready();
+            continue;
+        }
+        return words::receive(socket.get_ref());
+    }
+}
+
+/// Whether a read would not wait: the sockets of others stay blocking.
+fn is_readable(socket: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+async fn open(
+    relay: &Rc<Relay>,
+    area: u32,
+    address: &str,
+    bytes: Option<u64>,
+    timeout: Duration,
+) -> Result<Rc<Served>, String> {
+    let served = Served::open(relay, address, bytes, timeout).await?;
+    let flags = SocketFlags::CLOEXEC;
+    let failed = |errno: Errno| format!("no socket for engines ({errno})");
+    let (register, its) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
+    spawn_local(register_channels(
+        Rc::clone(relay),
+        Rc::clone(&served),
+        register,
+    ));
+    let report = Report::Opened {
+        area,
+        bytes: served.bytes,
+        reserved_bytes: served.reserved_bytes(),
+        notes: served.notes.borrow_mut().drain(..).collect(),
+    };
+    relay.report(&report, &[its.as_fd()]);
+    Ok(served)
+}
+
+/// Serves the channels that engines register, until all of them and the supervisor have closed the socket.
+async fn register_channels(relay: Rc<Relay>, served: Rc<Served>, socket: OwnedFd) {
+    let Ok(socket) = watched(socket) else {
+        return;
+    };
+    loop {
+        let Ok(mut ready) = socket.readable().await else {
+            return;
+        };
+        if !is_readable(socket.get_ref()) {
+            ready.clear_ready();
+            continue;
+        }
+        match words::receive_bytes(socket.get_ref()) {
+            Ok((bytes, fds)) if !bytes.is_empty() => {
+                let (relay, area) = (Rc::clone(&relay), Rc::clone(&served.area));
+                relay.channels.set(relay.channels.get() + 1);
+                let bytes = served.bytes;
+                spawn_local(async move {
+                    // An engine of another version, or one that was killed meanwhile, sees the end of its socket.
+                    let _ = channel::serve(area, bytes, fds).await;
+                    relay.channels.set(relay.channels.get() - 1);
+                    relay.fewer.notify_one();
+                });
+            }
+            _ => return,
+        }
+    }
+}
