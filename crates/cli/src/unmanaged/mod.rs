@@ -16,6 +16,8 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use foreswap::ledger::{Ledger, ProcessState};
 use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Signal;
@@ -298,14 +300,14 @@ impl Watch {
         for record in ledger.records_in_use() {
             let pid = self.family.stands_for(ledger.pid(record).cast_signed());
             let stats = ledger.stats(record);
-            let engine = stats
-                .engine_bytes
-                .load(std::sync::atomic::Ordering::Relaxed);
+            let channels = stats.channel_bytes.load(Relaxed);
+            let engine = stats.engine_bytes.load(Relaxed).saturating_sub(channels);
             let of = charged.entry(pid).or_default();
             let pages = ledger.process_charged(record) + ledger.owed(record);
             of.managed += pages * PAGE_BYTES;
             of.engine += engine;
             of.live |= ledger.state(record) == ProcessState::Live;
+            of.channels += channels;
             of.tables = if of.live { tables } else { 0 };
         }
         for &pid in early {

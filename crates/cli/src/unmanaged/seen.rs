@@ -17,8 +17,17 @@ pub struct Charged {
     pub engine: u64,
     /// foreswap's shared memory that the process may have mapped.
     pub tables: u64,
+    /// The channels of its engine, by the engine's figure.
+    pub channels: u64,
     /// It is up.
     pub live: bool,
+}
+
+impl Charged {
+    /// Shared memory that is foreswap's.
+    fn ours(&self) -> u64 {
+        self.tables + self.channels
+    }
 }
 
 /// The observation of one process.
@@ -54,6 +63,8 @@ pub struct Mapped {
     shared: u64,
     locked: u64,
     uncharged: u64,
+    /// foreswap's shared memory at that time, by its own figures.
+    ours: u64,
 }
 
 impl Mapped {
@@ -76,6 +87,7 @@ impl Mapped {
             shared: mappings.shared,
             locked: seen.status.locked,
             uncharged,
+            ours: charged.ours(),
         }
     }
 }
@@ -119,8 +131,8 @@ impl Seen {
         } else {
             1.0
         };
-        let more = self.status.shared.saturating_sub(mapped.shared);
-        let less = mapped.shared.saturating_sub(self.status.shared);
+        let ours = [charged.ours(), mapped.ours];
+        let (more, less) = change(self.status.shared, mapped.shared, ours);
         now.count(Kind::Shared, (more as f64 * share.min(1.0)) as u64);
         now.take_off(Kind::Shared, less);
         let private = now.main_private_kind();
@@ -137,9 +149,10 @@ impl Seen {
     /// The maximum of its unmanaged memory by the quick figures, and the minimum if the whole charge is resident.
     pub fn bounds(&self, charged: &Charged) -> (Unmanaged, u64) {
         // The ledger and the tables of the areas, if not measured.
-        let ours = self
-            .mappings
-            .map_or(charged.tables, |mapped| mapped.mappings.ours);
+        let ours = self.mappings.map_or(charged.ours(), |mapped| {
+            let since = charged.ours().saturating_sub(mapped.ours);
+            mapped.mappings.ours + since
+        });
         let private = self.status.anonymous.saturating_sub(charged.engine);
         let shared = self.status.shared.saturating_sub(ours);
         let mut least = Unmanaged::default();
@@ -150,6 +163,12 @@ impl Seen {
         least.count(Kind::Unknown, unknown);
         (least, private + shared)
     }
+}
+
+/// By how much memory has grown, or shrunk, from `then` to `now`, apart from foreswap's part of it, now and then.
+fn change(now: u64, then: u64, ours: [u64; 2]) -> (u64, u64) {
+    let [now, then] = [now + ours[1], then + ours[0]];
+    (now.saturating_sub(then), then.saturating_sub(now))
 }
 
 #[cfg(test)]

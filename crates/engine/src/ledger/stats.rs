@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// VMAs that a process can describe; the others are left out. A record has three pages in all.
-pub const MAX_VMAS: usize = 61;
+pub const MAX_VMAS: usize = 60;
 /// Readahead windows are 0 to 512 pages, each with its own count.
 pub const WINDOW_BUCKETS: usize = 513;
 /// Linear steps per power of two in the latency histogram: at most 6 % off.
@@ -96,6 +96,8 @@ pub struct StatsRecord {
     pub refaults: AtomicU64,
     /// Memory of the engine itself.
     pub engine_bytes: AtomicU64,
+    /// The part of it that the relay of far areas has mapped as well.
+    pub channel_bytes: AtomicU64,
     /// Slowest fault, ns.
     pub fault_ns_max: AtomicU64,
     /// Time in which at least one thread waited for a page that more memory would have kept, ns.
@@ -120,7 +122,7 @@ pub struct StatsRecord {
     vmas: [VmaWords; MAX_VMAS],
 }
 
-const COUNTERS: usize = 32;
+const COUNTERS: usize = 33;
 const _: () = assert!(
     size_of::<StatsRecord>()
         == COUNTERS * 8 + 32 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
@@ -253,6 +255,7 @@ impl StatsRecord {
             &self.direct_reclaims,
             &self.refaults,
             &self.engine_bytes,
+            &self.channel_bytes,
             &self.fault_ns_max,
             &self.stalled_ns,
         ]

@@ -265,8 +265,9 @@ impl Pager {
             self.step_fork();
             self.step_growth();
             let _ = self.w.io.flush();
-            let own = self.own_bytes() + self.w.io.buffer_bytes();
-            publish::counters(self.w.ledger, self.w.me, &self.mm, own);
+            let channels = self.w.io.channel_bytes();
+            let own = self.own_bytes() + self.w.io.buffer_bytes() + channels;
+            publish::counters(self.w.ledger, self.w.me, &self.mm, own, channels);
             let now = now();
             let stats = &self.mm.stats;
             let ahead = stats.ahead.unseen + stats.first_touched;

@@ -8,7 +8,7 @@ use foreswap_core::units::{PAGE_SIZE, len};
 use crate::ledger::{Demand, Ledger, ProcId, VmaStats};
 
 /// Copy the counters into the ledger; cheap enough for every turn of the loop.
-pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
+pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64, channel_bytes: u64) {
     let (from, to) = (&mm.stats, ledger.stats(me));
     let page = PAGE_SIZE as u64;
     for (value, word) in [
@@ -36,6 +36,7 @@ pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
         (from.refaults, &to.refaults),
         (mm.stall_time(), &to.stalled_ns),
         (engine_bytes, &to.engine_bytes),
+        (channel_bytes, &to.channel_bytes),
     ] {
         word.store(value, Relaxed);
     }

@@ -223,6 +223,11 @@ impl WithRam {
         self.below.set_far(area, client);
     }
 
+    /// Bytes of memory that the channels of far areas have, at most.
+    pub fn channel_bytes(&self) -> u64 {
+        self.below.buffer_bytes()
+    }
+
     /// Transfers of files started so far, and the number of these in flight. Later work of helpers on the bytes does
     /// not count.
     pub fn disk(&self) -> (u64, usize) {

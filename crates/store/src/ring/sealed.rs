@@ -181,8 +181,7 @@ impl WithRam {
     /// Bytes of memory that the buffers have, at most.
     pub fn buffer_bytes(&self) -> u64 {
         let buffers = self.sealing.buffers.as_ref();
-        let sealed = buffers.map_or(0, |buffers| u64::from(buffers.runs.touched()) * PAGE as u64);
-        sealed + self.below.buffer_bytes()
+        buffers.map_or(0, |buffers| u64::from(buffers.runs.touched()) * PAGE as u64)
     }
 
     /// Begins a write of an encrypted area.
