@@ -8,7 +8,8 @@
 //! lost only then.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use foreswap_store::ring::Direction;
@@ -51,8 +52,8 @@ pub struct Area {
     told_late: Cell<bool>,
     told_down: Cell<bool>,
     told_lost: Cell<bool>,
-    /// There is a part to send.
-    work: Notify,
+    /// Connections that wait for a part, by number.
+    idle: RefCell<BTreeMap<u32, Rc<Notify>>>,
     say: Say,
 }
 
@@ -72,7 +73,7 @@ impl Area {
             told_late: Cell::new(false),
             told_down: Cell::new(false),
             told_lost: Cell::new(false),
-            work: Notify::new(),
+            idle: RefCell::default(),
             say,
         }
     }
@@ -106,7 +107,10 @@ impl Area {
             false => &self.reads,
         };
         queue.borrow_mut().push_back(part);
-        self.work.notify_one();
+        // The lowest number: one read after the other goes over one connection, whose server's thread is awake.
+        if let Some((_, link)) = self.idle.borrow_mut().pop_first() {
+            link.notify_one();
+        }
     }
 
     /// The next part to send.
@@ -115,9 +119,17 @@ impl Area {
         read.or_else(|| self.writes.borrow_mut().pop_front())
     }
 
-    /// Returns when there may be a part to send.
-    pub async fn wait_for_work(&self) {
-        self.work.notified().await;
+    /// Returns when connection `number` may have a part to send.
+    pub async fn wait_for_work(&self, number: u32) {
+        let woken = Rc::new(Notify::new());
+        self.idle.borrow_mut().insert(number, Rc::clone(&woken));
+        woken.notified().await;
+    }
+
+    fn wake_all(&self) {
+        for link in std::mem::take(&mut *self.idle.borrow_mut()).values() {
+            link.notify_one();
+        }
     }
 
     /// The server has refused a part, with an errno of the protocol.
@@ -145,14 +157,12 @@ impl Area {
             );
         }
         self.told_late.set(false);
-        // Each connection takes all that it can: one that wakes without work sleeps again.
-        self.work.notify_waiters();
-        self.work.notify_one();
     }
 
-    /// A connection that was up is down; the server has not answered to `sent`.
-    pub fn on_down(&self, sent: Vec<Part>, why: &str) {
+    /// Connection `number`, which was up, is down; the server has not answered to `sent`.
+    pub fn on_down(&self, number: u32, sent: Vec<Part>, why: &str) {
         self.up.set(self.up.get() - 1);
+        self.idle.borrow_mut().remove(&number);
         for part in sent {
             if part.is_write() {
                 let first = part.offset() / PAGE;
@@ -271,7 +281,7 @@ impl Area {
     /// No transfer comes any more.
     pub fn close(&self) {
         self.is_closed.set(true);
-        self.work.notify_waiters();
+        self.wake_all();
     }
 
     /// Whether [`Area::close`] was called.
@@ -287,8 +297,6 @@ impl Area {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
 
     type Ended = Rc<RefCell<Vec<(u64, i32)>>>;
@@ -362,7 +370,7 @@ mod tests {
         bench.submit(Read, 1);
         bench.submit(Write, 2);
         let sent = vec![bench.take(), bench.take()];
-        bench.area.on_down(sent, "gone");
+        bench.area.on_down(0, sent, "gone");
         assert_eq!(bench.ended(), [(2, errno::IO)]);
         assert!(bench.said.borrow().is_empty(), "the other connection is up");
         assert_eq!(bench.take().offset(), 4096);
@@ -383,7 +391,7 @@ mod tests {
         bench.submit(Write, 2);
         bench.submit(Read, 3);
         let read = bench.take();
-        bench.area.on_down(vec![read], "connection reset");
+        bench.area.on_down(0, vec![read], "connection reset");
         assert_eq!(bench.ended(), [(1, errno::NO_SPACE), (2, errno::NO_SPACE)]);
         bench.submit(Write, 4);
         bench.submit(Read, 5);
@@ -435,7 +443,7 @@ mod tests {
     fn reads_that_wait_too_long_fail_and_that_is_said_once() {
         let bench = bench(Duration::from_millis(10));
         bench.area.on_up();
-        bench.area.on_down(Vec::new(), "gone");
+        bench.area.on_down(0, Vec::new(), "gone");
         bench.submit(Read, 1);
         bench.submit(Read, 2);
         std::thread::sleep(Duration::from_millis(20));

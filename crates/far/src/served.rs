@@ -122,7 +122,7 @@ impl Served {
             true => LINKS,
             false => 1,
         };
-        for _ in 0..links {
+        for number in 0..links {
             self.links.set(self.links.get() + 1);
             let (served, stream) = (Rc::clone(self), first.take());
             // The first is up before anything else is done.
@@ -130,7 +130,7 @@ impl Served {
                 served.area.on_up();
             }
             spawn_local(async move {
-                served.keep(stream).await;
+                served.keep(number, stream).await;
                 served.links.set(served.links.get() - 1);
                 served.fewer.notify_one();
             });
@@ -146,7 +146,7 @@ impl Served {
     }
 
     /// Keeps one connection, from `stream` on if there is one, until the area is closed.
-    async fn keep(&self, stream: Option<Box<dyn Stream>>) {
+    async fn keep(&self, number: u32, stream: Option<Box<dyn Stream>>) {
         let (mut stream, mut was_up, mut pause) = (stream, false, FIRST_PAUSE);
         loop {
             let up = match stream.take() {
@@ -163,8 +163,8 @@ impl Served {
             };
             if let Some(stream) = up {
                 (was_up, pause) = (true, FIRST_PAUSE);
-                let (sent, why) = nbd::run(&self.area, stream).await;
-                self.area.on_down(sent, &why);
+                let (sent, why) = nbd::run(&self.area, number, stream).await;
+                self.area.on_down(number, sent, &why);
             }
             if self.area.is_closed() {
                 return;

@@ -326,9 +326,11 @@ impl Pager {
         now - self.polling_since < POLLING
     }
 
-    /// The pager runs beside the only faulting thread, and that thread waits for a read.
+    /// The pager runs beside the only faulting thread, and that thread waits for a read of a disk. A read of a server needs
+    /// the relay, and perhaps this CPU.
     fn watches_a_read(&self) -> bool {
-        self.mm.is_awaited() && self.placement.is_beside_the_program()
+        let waits = self.mm.is_awaited() && self.placement.is_beside_the_program();
+        waits && !self.w.io.is_relayed()
     }
 
     /// Read events first, then faults; returns whether there were any.

@@ -31,14 +31,14 @@ struct Sent {
 
 type InFlight = RefCell<HashMap<u64, Sent>>;
 
-/// Serves `area` over `stream` until the connection breaks, the server does not answer for the area's patience, or the area
+/// Serves `area` over `stream`, as its connection `number`, until the connection breaks, the server does not answer for the area's patience, or the area
 /// is closed and nothing is in flight. Returns the parts without a reply and the reason.
-pub async fn run(area: &Area, stream: Box<dyn Stream>) -> (Vec<Part>, String) {
+pub async fn run(area: &Area, number: u32, stream: Box<dyn Stream>) -> (Vec<Part>, String) {
     let (incoming, outgoing) = tokio::io::split(stream);
     let in_flight = InFlight::default();
     let room = tokio::sync::Notify::new();
     let why = tokio::select! {
-        result = send(area, outgoing, &in_flight, &room) => in_words(result),
+        result = send(area, number, outgoing, &in_flight, &room) => in_words(result),
         result = receive(area, incoming, &in_flight, &room) => in_words(result),
         why = watch(area, &in_flight) => why,
     };
@@ -69,6 +69,7 @@ async fn watch(area: &Area, in_flight: &InFlight) -> String {
 
 async fn send(
     area: &Area,
+    number: u32,
     mut to: WriteHalf<Box<dyn Stream>>,
     in_flight: &InFlight,
     room: &tokio::sync::Notify,
@@ -106,7 +107,7 @@ async fn send(
                 return to.shutdown().await;
             }
             if in_flight.borrow().len() < MOST {
-                area.wait_for_work().await;
+                area.wait_for_work(number).await;
             } else {
                 room.notified().await;
             }

@@ -41,6 +41,14 @@ impl WithFar {
         self.far.iter_mut().flatten()
     }
 
+    /// The relay carries transfers.
+    pub(super) fn is_relayed(&self) -> bool {
+        self.far
+            .iter()
+            .flatten()
+            .any(|client| client.in_flight() > 0)
+    }
+
     pub(super) fn give_back(&mut self) {
         self.clients().for_each(Client::give_back);
     }

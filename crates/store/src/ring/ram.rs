@@ -223,6 +223,11 @@ impl WithRam {
         self.below.set_far(area, client);
     }
 
+    /// Another process has to run for transfers in flight to end.
+    pub fn is_relayed(&self) -> bool {
+        self.below.is_relayed()
+    }
+
     /// Bytes of memory that the channels of far areas have, at most.
     pub fn channel_bytes(&self) -> u64 {
         self.below.buffer_bytes()
