@@ -107,37 +107,83 @@ impl Client {
         iov: &[IoVec],
     ) -> Result<(), QueueError> {
         let bytes: usize = iov.iter().map(|piece| piece.len).sum();
-        let is_whole = bytes.is_multiple_of(PAGE) && offset.is_multiple_of(PAGE as u64);
-        if bytes == 0 || bytes > MOST_BYTES as usize || !is_whole {
+        if !bytes.is_multiple_of(PAGE) {
             return Err(QueueError::BadLength);
         }
-        let index = *self.free.last().ok_or(QueueError::Full)?;
-        let pages = (bytes / PAGE) as u32;
-        let buffer = self.runs.take(pages).ok_or(QueueError::Full)?;
-        self.free.pop();
-        let page = buffer.start;
-        let slot = &mut self.slots[index as usize];
-        (slot.token, slot.buffer) = (token, buffer);
-        match direction {
-            Direction::Read => slot.to.extend_from_slice(iov),
-            Direction::Write => {
-                let mut at = self.channel.page(page).as_ptr();
-                for piece in iov {
-                    // SAFETY: the caller lends the piece; the buffer is as long as all pieces together, and nobody else
-                    // uses it.
-                    unsafe {
-                        at.copy_from_nonoverlapping(piece.ptr, piece.len);
-                        at = at.add(piece.len);
-                    }
+        let pages = u32::try_from(bytes / PAGE).map_err(|_| QueueError::BadLength)?;
+        let buffer = self.reserve(pages)?;
+        if direction == Direction::Write {
+            let mut at = self.pointer(&buffer);
+            for piece in iov {
+                // SAFETY: the caller lends the piece; the buffer is as long as all pieces together, and nobody else uses
+                // it.
+                unsafe {
+                    at.copy_from_nonoverlapping(piece.ptr, piece.len);
+                    at = at.add(piece.len);
                 }
             }
         }
+        let to = if direction == Direction::Read {
+            iov
+        } else {
+            &[]
+        };
+        let queued = self.queue(direction, token, offset, &buffer, to);
+        if queued.is_err() {
+            self.release(&buffer);
+        }
+        queued
+    }
+
+    /// Reserves pages of the buffer, which the caller fills, for [`Client::start_reserved`].
+    pub fn reserve(&mut self, pages: u32) -> Result<Range<u32>, QueueError> {
+        if pages == 0 || pages > MOST_BYTES / PAGE as u32 {
+            return Err(QueueError::BadLength);
+        }
+        self.runs.take(pages).ok_or(QueueError::Full)
+    }
+
+    /// The first byte of reserved pages.
+    pub fn pointer(&self, reserved: &Range<u32>) -> *mut u8 {
+        self.channel.page(reserved.start).as_ptr()
+    }
+
+    /// Gives up reserved pages.
+    pub fn release(&mut self, reserved: &Range<u32>) {
+        self.runs.put(reserved);
+    }
+
+    /// Queues a write of reserved pages, which belong to it from then on. After an error they are still reserved.
+    pub fn start_reserved(
+        &mut self,
+        token: u64,
+        offset: u64,
+        reserved: &Range<u32>,
+    ) -> Result<(), QueueError> {
+        self.queue(Direction::Write, token, offset, reserved, &[])
+    }
+
+    fn queue(
+        &mut self,
+        direction: Direction,
+        token: u64,
+        offset: u64,
+        buffer: &Range<u32>,
+        to: &[IoVec],
+    ) -> Result<(), QueueError> {
+        if !offset.is_multiple_of(PAGE as u64) {
+            return Err(QueueError::BadLength);
+        }
+        let index = self.free.pop().ok_or(QueueError::Full)?;
+        let slot = &mut self.slots[index as usize];
+        (slot.token, slot.buffer) = (token, buffer.clone());
+        slot.to.extend_from_slice(to);
         self.queued.push(Request {
             index,
             direction,
             offset,
-            page,
-            bytes: bytes as u32,
+            page: buffer.start,
+            bytes: buffer.len() as u32 * PAGE as u32,
         });
         Ok(())
     }

@@ -37,6 +37,11 @@ impl WithFar {
         self.far[area] = client;
     }
 
+    /// The channel of an area, if it is a far one.
+    pub(super) fn client(&mut self, area: usize) -> Option<&mut Client> {
+        self.far.get_mut(area).and_then(Option::as_mut)
+    }
+
     fn clients(&mut self) -> impl Iterator<Item = &mut Client> {
         self.far.iter_mut().flatten()
     }
@@ -70,7 +75,7 @@ impl Io for WithFar {
     ) -> Result<(), QueueError> {
         // SAFETY: the caller's promise.
         unsafe {
-            match self.far.get_mut(area).and_then(Option::as_mut) {
+            match self.client(area) {
                 Some(client) => client.start(direction, token, offset, iov),
                 None => self.below.start(direction, token, area, offset, iov),
             }

@@ -60,6 +60,7 @@ struct Write {
     token: u64,
     area: usize,
     offset: u64,
+    /// Pages of the buffers or, of a far area, of its channel.
     buffer: Range<u32>,
     step: Step,
 }
@@ -117,35 +118,11 @@ impl Sealing {
         });
     }
 
-    fn put(&mut self, buffer: &Range<u32>) {
-        if let Some(buffers) = &mut self.buffers {
-            buffers.runs.put(buffer);
-        }
-    }
-
-    /// Removes the write with this token, if it has come to `step`, and frees its buffer.
-    fn end_write(&mut self, token: u64, step: Step) {
+    /// Removes the write with this token, if it has come to `step`.
+    fn take_write(&mut self, token: u64, step: Step) -> Option<Write> {
         let ended = |write: &Write| write.token == token && write.step == step;
-        if let Some(at) = self.writes.iter().position(ended) {
-            let write = self.writes.swap_remove(at);
-            self.put(&write.buffer);
-        }
-    }
-
-    /// A helper has encrypted a write: it can be started. False: this was no such job, or it failed.
-    fn on_encrypted(&mut self, job: &Completion) -> bool {
-        let is_it = |write: &&mut Write| write.token == job.token && write.step == Step::Encrypting;
-        match self.writes.iter_mut().find(is_it) {
-            Some(write) if job.result.is_ok() => {
-                write.step = Step::Ready;
-                true
-            }
-            Some(_) => {
-                self.end_write(job.token, Step::Encrypting);
-                false
-            }
-            None => false,
-        }
+        let at = self.writes.iter().position(ended)?;
+        Some(self.writes.swap_remove(at))
     }
 }
 
@@ -203,9 +180,7 @@ impl WithRam {
         if pages == 0 || pages > BUFFER_PAGES || !whole {
             return Err(QueueError::BadLength);
         }
-        let buffers = self.sealing.buffers.as_mut().ok_or(QueueError::Full)?;
-        let buffer = buffers.runs.take(pages).ok_or(QueueError::Full)?;
-        let to = buffers.pointer(buffer.start);
+        let (buffer, to) = self.take_buffer(area, pages)?;
         let number = sealed.numbers(count);
         let write = |step| Write {
             token,
@@ -234,39 +209,90 @@ impl WithRam {
         Ok(())
     }
 
+    /// Pages for the ciphertext of a write, and the first of them.
+    fn take_buffer(
+        &mut self,
+        area: usize,
+        pages: u32,
+    ) -> Result<(Range<u32>, *mut [u8; PAGE]), QueueError> {
+        if let Some(client) = self.below.client(area) {
+            let buffer = client.reserve(pages)?;
+            let to = client.pointer(&buffer);
+            return Ok((buffer, to.cast()));
+        }
+        let buffers = self.sealing.buffers.as_mut().ok_or(QueueError::Full)?;
+        let buffer = buffers.runs.take(pages).ok_or(QueueError::Full)?;
+        let to = buffers.pointer(buffer.start);
+        Ok((buffer, to))
+    }
+
+    /// Frees the buffer of a write that was not started.
+    fn put_buffer(&mut self, write: &Write) {
+        if let Some(client) = self.below.client(write.area) {
+            client.release(&write.buffer);
+        } else if let Some(buffers) = &mut self.sealing.buffers {
+            buffers.runs.put(&write.buffer);
+        }
+    }
+
+    /// A helper has encrypted a write: it can be started. False: this was no such job, or it failed.
+    fn on_encrypted(&mut self, job: &Completion) -> bool {
+        let Some(mut write) = self.sealing.take_write(job.token, Step::Encrypting) else {
+            return false;
+        };
+        match job.result {
+            Ok(()) => {
+                write.step = Step::Ready;
+                self.sealing.writes.push(write);
+                true
+            }
+            Err(_) => {
+                self.put_buffer(&write);
+                false
+            }
+        }
+    }
+
+    /// Starts a write whose ciphertext is ready.
+    fn start_write(&mut self, at: usize) -> Result<(), QueueError> {
+        let write = &self.sealing.writes[at];
+        let (token, area, offset) = (write.token, write.area, write.offset);
+        if let Some(client) = self.below.client(area) {
+            return client.start_reserved(token, offset, &write.buffer);
+        }
+        let buffers = self.sealing.buffers.as_ref().ok_or(QueueError::Full)?;
+        let piece = IoVec {
+            ptr: buffers.pointer(write.buffer.start).cast(),
+            len: write.buffer.len() * PAGE,
+        };
+        // SAFETY: the buffer is this write's until its completion is reaped.
+        unsafe {
+            self.below
+                .start(Direction::Write, token, area, offset, &[piece])
+        }
+    }
+
     /// Starts the writes whose ciphertext is ready, as far as the queue has room. The next call tries the others.
     fn start_ready(&mut self) {
         let mut at = 0;
-        while let Some(write) = self.sealing.writes.get_mut(at) {
-            let Some(buffers) = self.sealing.buffers.as_mut() else {
-                return;
-            };
-            at += 1;
+        while let Some(write) = self.sealing.writes.get(at) {
             if write.step != Step::Ready {
+                at += 1;
                 continue;
             }
-            let piece = IoVec {
-                ptr: buffers.pointer(write.buffer.start).cast(),
-                len: write.buffer.len() * PAGE,
-            };
-            let (token, area, offset) = (write.token, write.area, write.offset);
-            // SAFETY: the buffer is this write's until its completion is reaped.
-            let started = unsafe {
-                self.below
-                    .start(Direction::Write, token, area, offset, &[piece])
-            };
-            match started {
-                Ok(()) => write.step = Step::Started,
+            match self.start_write(at) {
+                Ok(()) => self.sealing.writes[at].step = Step::Started,
                 Err(QueueError::Full) => return,
                 Err(_) => {
                     // It would be refused again.
-                    self.sealing.end_write(token, Step::Ready);
-                    at -= 1;
-                    let result = Err(IoError::from_errno(Errno::INVAL));
+                    let write = self.sealing.writes.swap_remove(at);
+                    self.put_buffer(&write);
+                    let (token, result) = (write.token, Err(IoError::from_errno(Errno::INVAL)));
                     self.ended.push(Completion { token, result });
                     continue;
                 }
             }
+            at += 1;
             self.started += 1;
             if self.below.in_flight() == 1 {
                 // The disk is idle. Refused transfers stay queued.
@@ -282,7 +308,7 @@ impl WithRam {
         }
         let mut at = from;
         while at < out.len() {
-            if self.sealing.on_encrypted(&out[at]) {
+            if self.on_encrypted(&out[at]) {
                 out.remove(at);
             } else {
                 at += 1;
@@ -299,7 +325,11 @@ impl WithRam {
     /// A transfer of a file has ended. True: it is a read that a helper decrypts now.
     pub(super) fn on_sealed_end(&mut self, ended: &Completion) -> bool {
         let token = ended.token;
-        self.sealing.end_write(token, Step::Started);
+        if let Some(write) = self.sealing.take_write(token, Step::Started)
+            && self.below.client(write.area).is_none()
+        {
+            self.put_buffer(&write);
+        }
         let reads = &mut self.sealing.reads;
         let Some(at) = reads.iter().position(|read| read.token == token) else {
             return false;
