@@ -28,6 +28,17 @@ impl Descriptors {
     }
 }
 
+#[cfg(test)]
+impl Descriptors {
+    /// Those of a file.
+    pub fn of_file(file: std::fs::File) -> Self {
+        Self {
+            file: file.into(),
+            register: None,
+        }
+    }
+}
+
 /// The file of one area.
 #[derive(Debug)]
 pub struct AreaFile {

@@ -64,7 +64,11 @@ fn supervisor(test: &str) -> TestSupervisor {
     TestSupervisor {
         listener: protocol::listen(&name).expect("a listener"),
         name,
-        sessions: Sessions::new(ledger.expect("a ledger"), vec![(AREA, area.into())], None),
+        sessions: Sessions::new(
+            ledger.expect("a ledger"),
+            vec![(AREA, Descriptors::of_file(area))],
+            None,
+        ),
         voice: Voice::new(true),
     }
 }

@@ -430,7 +430,6 @@ impl Supervisor {
         let bounds = self.auto.bounds();
         let mut run = list::run(ledger, &stats, self.command, &self.watch, bounds);
         run.group = self.group.as_ref().map(|group| group.name.clone());
-        run.encrypts = self.sessions.key.is_some();
         Figures { run, stats }
     }
 

@@ -10,6 +10,7 @@
 pub mod copies;
 pub mod foreswap;
 pub mod inputs;
+pub mod nbd;
 pub mod process;
 pub mod program;
 pub mod requirement;

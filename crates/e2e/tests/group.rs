@@ -139,7 +139,7 @@ fn they_share_one_limit() {
     let third = place.verifies(48, "stop others", &["--swap", &area]);
     let run = &place.ps()[0];
     assert_eq!(run["limit_bytes"], LIMIT * MIB);
-    assert_eq!(run["encrypts"], true);
+    assert_eq!(run["areas"][0]["encrypted"], true);
     assert_eq!(run["processes"].as_array().map(Vec::len), Some(3), "{run}");
 
     let join = |options: &[&str]| {

@@ -73,7 +73,7 @@ impl Relay {
             said: VecDeque::new(),
             is_gone: false,
         };
-        if let (Report::Started { pid }, _) = relay.answer(GRACE)? {
+        if let (Report::Started { pid }, _) = relay.next(Instant::now() + GRACE)? {
             relay.pid = Pid::from_raw(pid.cast_signed());
         }
         Ok(relay)
@@ -124,24 +124,29 @@ impl Relay {
         let failed =
             |error: io::Error| format!("swap area {}: foreswap's relay: {error}", address.text());
         words::send(&self.socket, &order, &[]).map_err(failed)?;
-        match self.answer(timeout + GRACE).map_err(failed)? {
-            (
-                Report::Opened {
-                    area,
-                    bytes,
-                    reserved_bytes,
-                    notes,
-                },
-                mut fds,
-            ) if fds.len() == 1 => Ok(Opened {
-                area,
-                bytes,
-                reserved_bytes,
-                notes,
-                register: fds.remove(0),
-            }),
-            (Report::Failed { why, .. }, _) => Err(why),
-            _ => Err(failed(io::ErrorKind::InvalidData.into())),
+        let end = Instant::now() + timeout + GRACE;
+        loop {
+            match self.next(end).map_err(failed)? {
+                (
+                    Report::Opened {
+                        area: its,
+                        bytes,
+                        reserved_bytes,
+                        notes,
+                    },
+                    mut fds,
+                ) if its == area && fds.len() == 1 => {
+                    return Ok(Opened {
+                        area,
+                        bytes,
+                        reserved_bytes,
+                        notes,
+                        register: fds.remove(0),
+                    });
+                }
+                (Report::Failed { area: its, why }, _) if its == area => return Err(why),
+                (other, _) => self.note(other),
+            }
         }
     }
 
@@ -157,12 +162,12 @@ impl Relay {
         let end = Instant::now() + patience;
         let mut left = Vec::new();
         while !self.closing.is_empty() {
-            match self.answer(end.saturating_duration_since(Instant::now())) {
+            match self.next(end) {
                 Ok((Report::Closed { area, left: why }, _)) => {
                     self.closing.remove(&area);
                     left.extend(why);
                 }
-                Ok(_) => {}
+                Ok((other, _)) => self.note(other),
                 Err(error) => {
                     left.push(format!("the relay to the servers of swap areas: {error}"));
                     self.closing.clear();
@@ -172,9 +177,21 @@ impl Relay {
         left
     }
 
-    /// The next report that is an answer.
-    fn answer(&mut self, patience: Duration) -> io::Result<(Report, Vec<OwnedFd>)> {
-        let end = Instant::now() + patience;
+    /// A report that nobody waits for.
+    fn note(&mut self, report: Report) {
+        match report {
+            Report::Said { is_warning, text } => self.said.push_back((is_warning, text)),
+            Report::Closed { area, left } => {
+                self.closing.remove(&area);
+                self.said.extend(left.map(|why| (true, why)));
+            }
+            // The answers to requests that nobody waits for any more.
+            Report::Started { .. } | Report::Opened { .. } | Report::Failed { .. } => {}
+        }
+    }
+
+    /// The next report, which comes before `end`.
+    fn next(&mut self, end: Instant) -> io::Result<(Report, Vec<OwnedFd>)> {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).unwrap_or(Timespec {
@@ -188,13 +205,9 @@ impl Relay {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            match words::receive(&self.socket)? {
-                None => return Err(io::Error::new(io::ErrorKind::BrokenPipe, "it has ended")),
-                Some((Report::Said { is_warning, text }, _)) => {
-                    self.said.push_back((is_warning, text));
-                }
-                Some(answer) => return Ok(answer),
-            }
+            let received = words::receive(&self.socket)?;
+            return received
+                .ok_or_else(|| io::Error::new(io::ErrorKind::BrokenPipe, "it has ended"));
         }
     }
 
@@ -204,15 +217,7 @@ impl Relay {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         while !self.is_gone && recv(&self.socket, &mut byte[..], flags).is_ok() {
             match words::receive(&self.socket) {
-                Ok(Some((Report::Said { is_warning, text }, _))) => {
-                    self.said.push_back((is_warning, text));
-                }
-                Ok(Some((Report::Closed { area, left }, _))) => {
-                    self.closing.remove(&area);
-                    self.said.extend(left.map(|why| (true, why)));
-                }
-                // A late answer.
-                Ok(Some(_)) => {}
+                Ok(Some((report, _))) => self.note(report),
                 Ok(None) | Err(_) => {
                     self.is_gone = true;
                     let text = "the relay to the servers of swap areas has ended; the pages there are lost";

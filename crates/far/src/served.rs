@@ -29,6 +29,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_PAUSE: Duration = Duration::from_secs(2);
 /// The longest attempt to connect.
 const CONNECTING: Duration = Duration::from_secs(10);
+/// Attempts at the last connection.
+const LAST_TRIES: u32 = 10;
 /// How long the discard at the end may take.
 const DISCARDING: Duration = Duration::from_secs(10);
 
@@ -189,8 +191,7 @@ impl Served {
         if let Some(page) = pages.get_mut(&0)
             && let Some(seen) = mark::read(page)
         {
-            self.watch(seen).await?;
-            *page = contents::header();
+            *page = self.watch(seen).await?;
         }
         let mut read = |offset: u64| {
             let page = pages.get(&offset).cloned();
@@ -243,22 +244,27 @@ impl Served {
         Ok(pages)
     }
 
-    /// Waits whether the run of a mark that was found still lives.
-    async fn watch(&self, seen: (Run, u64)) -> Result<(), String> {
+    /// Waits whether the run of a mark that was found still lives. If not, the page that is there without it.
+    async fn watch(&self, seen: (Run, u64)) -> Result<Box<Page>, String> {
         let end = Instant::now() + WATCH;
         while Instant::now() < end {
             tokio::time::sleep(BEAT / 4).await;
             let bytes = self.read(0, PAGE_BYTES as u32).await?;
             let mut page = Page::zeroed();
             page.0.copy_from_slice(&bytes);
-            if mark::read(&page) != Some(seen) {
-                return Err(
-                    "another foreswap is using it; wait for it to end, or name another export"
-                        .to_owned(),
-                );
+            match mark::read(&page) {
+                Some(still) if still == seen => {}
+                // It has just ended.
+                None => return Ok(page),
+                Some(_) => {
+                    return Err(
+                        "another foreswap is using it; wait for it to end, or name another export"
+                            .to_owned(),
+                    );
+                }
             }
         }
-        Ok(())
+        Ok(contents::header())
     }
 
     /// Shows that the run lives, until the area is closed.
@@ -344,8 +350,18 @@ impl Served {
     }
 
     async fn discard(&self) -> Result<(), String> {
-        let in_words = |problem: Problem| problem.to_string();
-        let (stream, export) = self.server.connect(CONNECTING).await.map_err(in_words)?;
+        let mut tries = 0;
+        let (stream, export) = loop {
+            // A server that allows one connection may not have seen the end of ours.
+            match self.server.connect(CONNECTING).await {
+                Ok(connected) => break connected,
+                Err(_) if tries < LAST_TRIES => {
+                    tries += 1;
+                    tokio::time::sleep(FIRST_PAUSE).await;
+                }
+                Err(problem) => return Err(problem.to_string()),
+            }
+        };
         let last = self.before.borrow_mut().take();
         let last = last.unwrap_or_else(contents::header);
         let used = PAGE_BYTES..self.bytes;

@@ -516,6 +516,7 @@ mod tests {
             memory: None,
             priority: 0,
             state: "usable".to_owned(),
+            encrypted: false,
         }
     }
 

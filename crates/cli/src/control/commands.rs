@@ -191,7 +191,7 @@ fn table(runs: &[Run]) -> String {
             if let Some(memory) = area.memory {
                 path = format!("{path} ({} taken)", humane(memory.held_bytes));
             }
-            if run.encrypts && area.memory.is_none() {
+            if area.encrypted {
                 path = format!("{path} (encrypted)");
             }
             if area.state != "usable" {
@@ -409,7 +409,6 @@ mod tests {
             command_pid: Some(101),
             command: "python3 job.py".into(),
             group: None,
-            encrypts: false,
             limit_bytes: 256 << 20,
             auto: None,
             resident_bytes: 200 << 20,
@@ -450,6 +449,7 @@ mod tests {
                     memory: None,
                     priority: -1,
                     state: "draining".into(),
+                    encrypted: false,
                 },
                 Area {
                     number: 1,
@@ -463,6 +463,7 @@ mod tests {
                     }),
                     priority: -2,
                     state: "usable".into(),
+                    encrypted: false,
                 },
             ],
             totals: None,
@@ -481,10 +482,8 @@ mod tests {
             group: Some("build".to_owned()),
             ..run.clone()
         };
-        let secret = Run {
-            encrypts: true,
-            ..run.clone()
-        };
+        let mut secret = run.clone();
+        secret.areas[0].encrypted = true;
         let text = table(&[secret]);
         assert!(text.contains("  /tmp (encrypted) (draining)\n"), "{text}");
         assert!(text.ends_with("  ram:64M (33 MiB taken)\n"), "{text}");

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use foreswap::ledger::{AreaState, Ledger, ProcId, ProcessState, StatsSnapshot};
+use foreswap::ledger::{AREA_SEALED, AreaState, Ledger, ProcId, ProcessState, StatsSnapshot};
 use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Pid;
 
@@ -79,6 +79,7 @@ pub fn areas(ledger: &Ledger) -> Vec<Area> {
             }),
             priority: info.priority,
             state: state.to_owned(),
+            encrypted: info.flags & AREA_SEALED != 0,
         })
     });
     let mut areas: Vec<Area> = known.collect();
@@ -138,7 +139,6 @@ pub fn run(
         command_pid,
         command: command_pid.map_or_else(String::new, |pid| command_of(pid.cast_unsigned())),
         group: None,
-        encrypts: false,
         limit_bytes: ledger.limit_pages() * PAGE_BYTES,
         auto,
         resident_bytes: ledger.charged_pages() * PAGE_BYTES,

@@ -127,9 +127,6 @@ pub struct Run {
     /// The name of its group, if other commands can join it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// What is on its areas is encrypted, but for that on RAM areas.
-    #[serde(default)]
-    pub encrypts: bool,
     /// The limit now.
     pub limit_bytes: u64,
     /// Its bounds, if it is not fixed.
@@ -285,4 +282,7 @@ pub struct Area {
     pub priority: i32,
     /// `usable`, `joining` or `draining`.
     pub state: String,
+    /// What is put there is encrypted.
+    #[serde(default)]
+    pub encrypted: bool,
 }

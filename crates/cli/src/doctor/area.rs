@@ -65,6 +65,8 @@ pub struct Opened {
     pub direct: bool,
     /// Compressed memory.
     pub is_ram: bool,
+    /// On a server.
+    pub is_far: bool,
     /// Why its transfers do not show their end, if they do not.
     pub unlocked: Option<String>,
     /// The measurement, or why there is none.
@@ -90,7 +92,7 @@ impl AreaFacts {
     pub fn fills_memory(&self) -> bool {
         self.opened
             .as_ref()
-            .is_ok_and(|opened| !opened.is_ram && !opened.direct)
+            .is_ok_and(|opened| !opened.is_ram && !opened.is_far && !opened.direct)
     }
 }
 
@@ -128,9 +130,15 @@ fn one(path: &str, is_named: bool, quick: bool) -> AreaFacts {
 fn look_at(area: &OpenArea, quick: bool) -> Opened {
     let system = rustix::fs::fstatfs(&area.file).map_or(0, |system| system.f_type as u64);
     let name = SYSTEMS.iter().find(|(magic, _)| *magic == system);
-    let measured = !quick && !area.is_ram;
+    let is_far = area.far.is_some();
+    let measured = !quick && !area.is_ram && !is_far;
     Opened {
-        system: name.map_or("", |(_, name)| name),
+        system: match name {
+            _ if is_far => "a server",
+            Some((_, name)) => name,
+            None => "",
+        },
+        is_far,
         bytes: area.bytes,
         direct: area.direct,
         is_ram: area.is_ram,
@@ -223,7 +231,7 @@ fn usable(area: &AreaFacts, opened: &Opened) -> Check {
                 quoted(&area.path)
             )],
         )
-    } else if !opened.direct {
+    } else if !opened.direct && !opened.is_far {
         let why = "Without O_DIRECT, pages pass through the page cache: slower, and it takes \
                    memory.";
         Check::note(NAME, found, why)

@@ -69,6 +69,7 @@ fn page(title: &str, run: &Run, found: &Found, processes: &[Process]) -> String 
         memory: None,
         priority: -1,
         state: "usable".to_owned(),
+        encrypted: false,
     };
     Story {
         title: title.to_owned(),

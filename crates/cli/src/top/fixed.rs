@@ -38,7 +38,6 @@ pub fn run() -> Run {
         command_pid: Some(101),
         command: "/usr/bin/python3 job.py".into(),
         group: None,
-        encrypts: false,
         limit_bytes: 64 << 20,
         auto: None,
         resident_bytes: 61 << 20,
@@ -60,6 +59,7 @@ pub fn run() -> Run {
             memory: None,
             priority: -1,
             state: "draining".into(),
+            encrypted: false,
         }],
         totals: Some(Totals::default()),
         mappings: vec![

@@ -194,7 +194,8 @@ mod tests {
         let charged = Charged {
             managed: 50 * MIB,
             engine: 2 * MIB,
-            tables: 4 * MIB,
+            tables: 3 * MIB,
+            channels: MIB,
             live: true,
         };
         let (least, most) = seen(62, 30, 0).bounds(&charged);

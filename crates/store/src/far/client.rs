@@ -205,7 +205,7 @@ impl Client {
 
     /// Whether [`Client::reap`] would find one that has ended.
     pub fn has_ended(&self) -> bool {
-        self.channel.has_ended()
+        self.channel.has_ended() || self.is_over && self.in_flight() > 0
     }
 
     /// Appends the transfers that have ended.
@@ -222,7 +222,7 @@ impl Client {
             self.looks = 0;
         } else if self.in_flight() > 0 {
             self.looks += 1;
-            if self.looks >= LOOKS {
+            if self.is_over || self.looks >= LOOKS {
                 self.looks = 0;
                 self.look(out);
             }
