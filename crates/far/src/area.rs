@@ -257,12 +257,13 @@ impl Area {
         let mut late = Vec::new();
         for queue in [&self.reads, &self.writes] {
             let mut queue = queue.borrow_mut();
-            if queue.iter_mut().any(|part| is_late(part)) {
-                let (over, rest): (VecDeque<_>, VecDeque<_>) = queue
-                    .drain(..)
-                    .partition(|part| now.duration_since(part.of.began) >= self.timeout);
-                *queue = rest;
-                late.extend(over);
+            let mut at = 0;
+            while let Some(part) = queue.get_mut(at) {
+                if is_late(part) {
+                    late.extend(queue.remove(at));
+                } else {
+                    at += 1;
+                }
             }
         }
         if late.is_empty() {

@@ -23,6 +23,9 @@ use crate::words::{self, Order, Report};
 /// The process' name, as `ps` and `top` show it.
 const NAME: &std::ffi::CStr = c"foreswap-relay";
 
+/// The open areas, by the supervisor's numbers.
+type Areas = Vec<(u32, Rc<Served>)>;
+
 /// What all tasks share.
 pub(crate) struct Relay {
     control: OwnedFd,
@@ -81,7 +84,7 @@ async fn serve(control: OwnedFd) -> io::Result<()> {
     });
     let pid = std::process::id();
     relay.report(&Report::Started { pid }, &[]);
-    let areas: Rc<RefCell<Vec<(u32, Rc<Served>)>>> = Rc::default();
+    let areas: Rc<RefCell<Areas>> = Rc::default();
     let control = watched(control)?;
     loop {
         let Some((order, _)) = receive(&control).await? else {

@@ -64,6 +64,8 @@ pub enum BenchName {
     FaultLatency,
     /// The swap area's device alone: the reference for all others
     Areas,
+    /// An area on an NBD server (nbdkit on the loopback interface, which is started) against nbdcopy and a plain client
+    Far,
     /// The slot allocator alone, against one lock per slot (seed 002); --total is the area's size
     Slots,
     /// The hash of pages alone, beside memcpy; --total is the memory that is hashed
@@ -139,6 +141,10 @@ pub struct BenchArgs {
     /// the limit itself)
     #[arg(long, value_name = "FRACTION", conflicts_with = "memory")]
     pub part: Option<f64>,
+
+    /// For far: milliseconds that the server takes to answer
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub delay: Option<u64>,
 
     /// For programs: end a run after so many seconds (default: 20 times as long as without a limit, at least 60)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]

@@ -6,6 +6,7 @@ mod build;
 mod combined;
 mod device;
 mod digest;
+mod far;
 mod fault_latency;
 mod files;
 mod fits;
@@ -61,6 +62,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             BenchName::Startup => startup::run(&args, &mut session),
             BenchName::FaultLatency => fault_latency::run(&args, &mut session),
             BenchName::Areas => areas::run(&args, &session),
+            BenchName::Far => far::run(&args, &mut session),
             BenchName::Slots => slots::run(&args, &session),
             BenchName::Files => files::run(&args, &session),
             BenchName::Digest => digest::run(&args, &session),
