@@ -1,7 +1,7 @@
 # foreswap: `make demo` shows it at work, `make test` runs every test.
 # Both set up what they need first (scripts/setup).
 
-.PHONY: build test test-full unit e2e demo deb wheel setup setup-full lint clean help
+.PHONY: build test test-full unit e2e demo book deb wheel setup setup-full lint clean help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -16,6 +16,7 @@ help:
 	@echo "make build      $(TARGET)/release/foreswap, libforeswap_preload.so and libforeswap_capi.so"
 	@echo "make deb        $(TARGET)/packages/foreswap_VERSION_amd64.deb"
 	@echo "make wheel      $(TARGET)/packages/foreswap-VERSION-...whl, for pip"
+	@echo "make book       $(TARGET)/book, the book as pages"
 	@echo "make lint       format, clippy, rustdoc, licences, the core's purity, the documents"
 	@echo "make setup      install what tests and demo need"
 
@@ -28,6 +29,9 @@ deb:
 
 wheel:
 	@scripts/package-wheel
+
+book:
+	@scripts/book
 
 setup:
 	@scripts/setup
