@@ -22,7 +22,7 @@ help:
 
 build:
 	@command -v $(CARGO) >/dev/null || { echo "cargo not found: install the Rust toolchain (1.95 or newer), https://rustup.rs" >&2; exit 1; }
-	$(CARGO) build --release --locked -p foreswap-cli -p foreswap-preload -p foreswap-capi
+	$(CARGO) build --release --locked -p foreswap-cli -p foreswap-preload -p foreswap-capi -p foreswap-pyfiles
 
 deb:
 	@scripts/package-deb
