@@ -17,7 +17,7 @@ help:
 	@echo "make deb        $(TARGET)/packages/foreswap_VERSION_amd64.deb"
 	@echo "make wheel      $(TARGET)/packages/foreswap-VERSION-...whl, for pip"
 	@echo "make book       $(TARGET)/book, the book as pages"
-	@echo "make lint       format, clippy, rustdoc, licences, the core's purity, the documents"
+	@echo "make lint       format, clippy, rustdoc, licences, the core's purity, the documents, the book"
 	@echo "make setup      install what tests and demo need"
 
 build:
@@ -65,6 +65,7 @@ lint:
 	scripts/check-deps
 	scripts/draw-figures --check
 	scripts/check-docs
+	scripts/book
 
 clean:
 	$(CARGO) clean

@@ -78,7 +78,9 @@ fn passes(chapter: &str, block: &Block, scratch: &Scratch, site: &Path) {
         outcome.stderr
     );
     for line in outcome.stderr.lines() {
-        assert!(!line.ends_with(" 0 writes, 0 reads"), "{place}: {line}");
+        let is_idle =
+            line.ends_with(" 0 writes, 0 reads") || line.contains("nothing needed managing");
+        assert!(!is_idle, "{place}: {line}");
     }
 }
 
@@ -101,25 +103,15 @@ fn chapter(name: &str) {
     }
 }
 
-parts!(chapter: start numpy build database weights notebook container slurm ci how comparison questions troubleshooting reference);
+/// A test and an entry of `CHAPTERS` for each name.
+macro_rules! chapters {
+    ($($name:ident)*) => {
+        const CHAPTERS: &[&str] = &[$(stringify!($name)),*];
+        parts!(chapter: $($name)*);
+    };
+}
 
-/// The chapters that the macro above makes a test of.
-const CHAPTERS: [&str; 14] = [
-    "start",
-    "numpy",
-    "build",
-    "database",
-    "weights",
-    "notebook",
-    "container",
-    "slurm",
-    "ci",
-    "how",
-    "comparison",
-    "questions",
-    "troubleshooting",
-    "reference",
-];
+chapters!(start numpy build database weights notebook container slurm ci how comparison questions troubleshooting reference);
 
 #[test]
 fn every_chapter_is_in_the_contents_and_has_a_test() {
@@ -134,7 +126,8 @@ fn every_chapter_is_in_the_contents_and_has_a_test() {
                 .into_owned()
         })
         .collect();
-    assert_eq!(files, CHAPTERS.map(str::to_owned).into());
+    let tested = CHAPTERS.iter().map(|&name| name.to_owned());
+    assert_eq!(files, tested.collect());
     let summary = fs::read_to_string(docs().join("SUMMARY.md")).expect("the contents");
     for name in &files {
         assert!(summary.contains(&format!("(book/{name}.md)")), "{name}");
