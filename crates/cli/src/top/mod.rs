@@ -87,7 +87,10 @@ pub fn top(args: &TopArgs) -> ExitCode {
     // The terminal is restored by its panic hook as well.
     let mut terminal = match ratatui::try_init() {
         Ok(terminal) => terminal,
-        Err(error) => return unusable(&error),
+        Err(error) => {
+            let _ = ratatui::try_restore();
+            return unusable(&error);
+        }
     };
     let ended = show(&mut terminal, args);
     // If neither terminal nor standard error are there any more, ratatui's own ways panic on what they cannot print.
