@@ -1,7 +1,7 @@
 # foreswap: `make demo` shows it at work, `make test` runs every test.
 # Both set up what they need first (scripts/setup).
 
-.PHONY: build test test-full unit e2e demo deb wheel setup setup-full lint clean help
+.PHONY: build test test-full unit e2e demo book deb wheel setup setup-full lint clean help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -16,18 +16,22 @@ help:
 	@echo "make build      $(TARGET)/release/foreswap, libforeswap_preload.so and libforeswap_capi.so"
 	@echo "make deb        $(TARGET)/packages/foreswap_VERSION_amd64.deb"
 	@echo "make wheel      $(TARGET)/packages/foreswap-VERSION-...whl, for pip"
-	@echo "make lint       format, clippy, rustdoc, licences, the core's purity, the documents"
+	@echo "make book       $(TARGET)/book, the book as pages"
+	@echo "make lint       format, clippy, rustdoc, licences, the core's purity, the documents, the book"
 	@echo "make setup      install what tests and demo need"
 
 build:
 	@command -v $(CARGO) >/dev/null || { echo "cargo not found: install the Rust toolchain (1.95 or newer), https://rustup.rs" >&2; exit 1; }
-	$(CARGO) build --release --locked -p foreswap-cli -p foreswap-preload -p foreswap-capi
+	$(CARGO) build --release --locked -p foreswap-cli -p foreswap-preload -p foreswap-capi -p foreswap-pyfiles
 
 deb:
 	@scripts/package-deb
 
 wheel:
 	@scripts/package-wheel
+
+book:
+	@scripts/book
 
 setup:
 	@scripts/setup
@@ -61,6 +65,7 @@ lint:
 	scripts/check-deps
 	scripts/draw-figures --check
 	scripts/check-docs
+	scripts/book
 
 clean:
 	$(CARGO) clean

@@ -50,7 +50,7 @@ setup(
     cmdclass={"bdist_wheel": Wheel},
     data_files=[
         ("bin", ["build/native/foreswap"]),
-        ("lib/foreswap", ["build/native/libforeswap_preload.so", "build/native/libforeswap_capi.so"]),
+        ("lib/foreswap", [f"build/native/libforeswap_{name}.so" for name in ("preload", "capi", "files_py")]),
         ("share/foreswap", ["build/native/third-party", "../LICENSE-MIT", "../LICENSE-APACHE"]),
     ],
 )

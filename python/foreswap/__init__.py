@@ -6,25 +6,31 @@ foreswap`` the cell magic ``%%foreswap 1G`` for a cell of a notebook. All of the
 package.
 
 ``foreswap.empty((100_000, 100_000), memory="1G")`` makes a NumPy array in the running Python that may be larger than RAM; so do
-``zeros``, ``full`` and ``load``. foreswap needs Linux 6.8 or newer on x86-64, and root or access to ``/dev/userfaultfd``.
+``zeros``, ``full`` and ``load``. ``foreswap.open`` reads a file through a page cache in this process.
+
+foreswap needs Linux 6.8 or newer on x86-64, and (all but ``foreswap.open``) root or access to ``/dev/userfaultfd``.
 """
 
 from ._arrays import advise, empty, full, load, zeros
 from ._command import Completed, NotStarted, command, run
+from ._files import File, file_stats, open
 from ._library import ArrayError, limit, memory_stats
 
 __all__ = [
     "ArrayError",
     "Completed",
+    "File",
     "NotStarted",
     "advise",
     "command",
     "empty",
+    "file_stats",
     "full",
     "limit",
     "load",
     "load_ipython_extension",
     "memory_stats",
+    "open",
     "run",
     "zeros",
 ]

@@ -35,19 +35,24 @@ _lock = threading.RLock()
 os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
 
 
-def _path() -> str:
-    """The variable ``FORESWAP_LIBRARY``, or the file of this package."""
+def object_path(name: str) -> str:
+    """The path of an object: beside that which the variable ``FORESWAP_LIBRARY`` names, or the file of this package."""
     named = os.environ.get("FORESWAP_LIBRARY")
     if named:
-        return named
+        return os.path.join(os.path.dirname(named), name)
     try:
         files = metadata.files("foreswap") or ()
     except metadata.PackageNotFoundError:
         files = ()
     for file in files:
-        if file.name == "libforeswap_capi.so":
+        if file.name == name:
             return str(pathlib.Path(str(file.locate())).resolve())
-    raise ArrayError("the package foreswap lacks its library libforeswap_capi.so: install it again from a wheel")
+    raise ArrayError(f"the package foreswap lacks its library {name}: install it again from a wheel")
+
+
+def _path() -> str:
+    """The variable ``FORESWAP_LIBRARY``, or the file of this package."""
+    return os.environ.get("FORESWAP_LIBRARY") or object_path("libforeswap_capi.so")
 
 
 def library() -> ctypes.CDLL:

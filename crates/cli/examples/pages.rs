@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::Command;
+use clap::{Command, ValueHint};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
@@ -29,20 +29,39 @@ fn main() -> anyhow::Result<()> {
     let mut built = command.clone();
     built.build();
     write_pages(&built, &created("man")?)?;
+    let completed = command.mut_subcommand("run", |run| {
+        run.mut_arg("command", |argument| {
+            argument.value_hint(ValueHint::CommandWithArguments)
+        })
+    });
     for (shell, name) in [
         (Shell::Bash, "bash"),
         (Shell::Zsh, "zsh"),
         (Shell::Fish, "fish"),
     ] {
         let folder = created(name)?;
-        let file = clap_complete::generate_to(shell, &mut command.clone(), "foreswap", &folder)?;
+        let file = clap_complete::generate_to(shell, &mut completed.clone(), "foreswap", &folder)?;
         if shell == Shell::Bash {
             // bash-completion looks for a file with the command's name.
             fs::rename(file, folder.join("foreswap"))?;
+        } else if shell == Shell::Fish {
+            let mut file = File::options().append(true).open(file)?;
+            file.write_all(FISH_COMMAND.as_bytes())?;
         }
     }
     Ok(())
 }
+
+/// In fish, what follows `--` is completed as a command line of its own. clap's file has nothing for it.
+const FISH_COMMAND: &str = r#"
+function __fish_foreswap_command
+    set -l words (commandline -opc)
+    set -l end (contains -i -- -- $words)
+    set -e words[1..$end]
+    complete -C (string join ' ' -- (string escape -- $words) (commandline -ct))
+end
+complete -c foreswap -n 'contains -- -- (commandline -opc)' -f -a '(__fish_foreswap_command)'
+"#;
 
 /// The command without its hidden commands, which completions would show. A new command: one cannot take any away.
 fn shown(command: Command) -> Command {

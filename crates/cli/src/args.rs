@@ -336,7 +336,8 @@ Examples:
   foreswap top 4711 --interval 500ms
 
 Keys: arrows select a process; l changes the limit of its run, a adds a swap area, e empties one; p
-pauses, ? explains the screen, q quits.")]
+pauses, ? explains the screen, q quits. With a PID or a GROUP, top ends with that run and prints its
+last figures.")]
 pub struct TopArgs {
     /// The time between two looks
     #[arg(long, short = 'i', value_name = "DURATION", default_value = "1s", value_parser = top::interval)]

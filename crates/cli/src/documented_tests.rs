@@ -4,10 +4,13 @@ use clap::CommandFactory;
 
 use super::Cli;
 
-/// The commands of the documents, complete: lines of code blocks and the benches of tables.
-fn documented() -> Vec<String> {
+/// The files whose commands are checked: documents, and all chapters of the book.
+fn files() -> Vec<String> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
-    let files = [
+    let book = std::fs::read_dir(format!("{root}docs/book")).expect("the book");
+    let chapters = book.map(|entry| entry.expect("a chapter").path());
+    let chapters = chapters.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let documents = [
         "README.md",
         "docs/BENCH.md",
         "docs/FIGURES.md",
@@ -15,14 +18,22 @@ fn documented() -> Vec<String> {
         "docs/REPORT.md",
         "docs/TRACES.md",
     ];
+    let documents = documents.map(|name| format!("{root}{name}"));
+    let chapters = chapters.map(|path| path.to_string_lossy().into_owned());
+    documents.into_iter().chain(chapters).collect()
+}
+
+/// The commands of the documents, complete: lines of code blocks and the benches of tables. The book has no prompts, and the
+/// end-to-end tests run all of its commands but those of the blocks `sh,norun`.
+fn documented() -> Vec<String> {
     let mut commands = Vec::new();
-    for file in files {
-        let text = std::fs::read_to_string(format!("{root}{file}")).expect("a document");
+    for file in files() {
+        let text = std::fs::read_to_string(&file).expect("a document");
+        let mut is_norun = false;
         for line in text.lines() {
-            let prompt = line
-                .trim_start()
-                .strip_prefix(['$', '#'])
-                .map(str::trim_start);
+            is_norun = line.starts_with("```sh,norun") || (is_norun && line != "```");
+            let prompt = line.trim_start().strip_prefix(['$', '#']);
+            let prompt = prompt.or(is_norun.then_some(line)).map(str::trim_start);
             commands.extend(
                 prompt
                     .filter(|rest| rest.starts_with("foreswap "))

@@ -8,6 +8,7 @@
 //! A missing tool or kernel feature is a failure if `CI` is set and a named skip otherwise.
 
 pub mod copies;
+pub mod fences;
 pub mod foreswap;
 pub mod inputs;
 pub mod nbd;

@@ -111,7 +111,9 @@ fn a_run_is_watched_and_changed_and_the_terminal_is_given_back() {
     running.wait_for_output("ready");
     let supervisor = running.pid().as_raw_nonzero().get();
 
-    let start = format!("{} top -i 200ms; echo status $?", binary().display());
+    // By its pid: root sees the runs of others as well.
+    let top = format!("{} top -i 200ms {supervisor}", binary().display());
+    let start = format!("{top}; echo status $?");
     terminal.keys(&[&start, "Enter"]);
     let screen = terminal.shows(&["of 64 MiB", "MiB/s", "/s   minor", "verify_loop", "AREA"]);
     assert!(
@@ -146,12 +148,60 @@ fn a_run_is_watched_and_changed_and_the_terminal_is_given_back() {
     assert!(killed.expect("pkill starts").success());
     terminal.shows(&["status 143"]);
 
+    // So does the end of the run, with its last figures.
+    terminal.keys(&["clear", "Enter"]);
+    terminal.keys(&[&start.replace("status", "end"), "Enter"]);
+    terminal.shows(&["of 96 MiB"]);
     fs::write(scratch.join("stop"), "").expect("the file");
     running.wait().succeeded();
-    terminal.keys(&[&start.replace("status", "end"), "Enter"]);
-    terminal.shows(&["no run is under way"]);
-    terminal.keys(&["q"]);
-    terminal.shows(&["\nend 0"]);
+    let screen = terminal.shows(&["\nend 0"]);
+    let sentence = format!("foreswap: run {supervisor} (");
+    for part in [
+        &*sentence,
+        "verify_loop",
+        "has ended",
+        "limit 96 MiB",
+        " major",
+        " out",
+    ] {
+        assert!(screen.contains(part), "no {part:?} in {screen}");
+    }
+
+    terminal.keys(&[&format!("clear; {top}; echo gone $?"), "Enter"]);
+    let screen = terminal.shows(&["\ngone 1"]);
+    assert!(
+        screen.contains(&format!("no run of foreswap has process {supervisor}")),
+        "{screen}"
+    );
+}
+
+/// A closed terminal ends it at once, by SIGHUP: it neither stays nor dies of what it can no longer print.
+#[test]
+fn a_closed_terminal_ends_it() {
+    let test = "top::closed";
+    let Some(terminal) = Terminal::new(test) else {
+        return;
+    };
+    let status = terminal.scratch.join("status");
+    // A shell that is not interactive outlives its terminal, and tells the status.
+    let (top, file) = (binary(), status.display());
+    let line = format!(
+        "sh -c 'trap \"\" HUP; {} top; echo $? >{file}'",
+        top.display()
+    );
+    terminal.keys(&[&line, "Enter"]);
+    terminal.shows(&["quit"]);
+    terminal.tmux(&["kill-server"]);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = fs::read_to_string(&status).unwrap_or_default();
+        if told.ends_with('\n') {
+            assert_eq!(told, "129\n");
+            return;
+        }
+        assert!(Instant::now() < until, "it has not ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

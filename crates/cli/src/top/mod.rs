@@ -1,8 +1,10 @@
 //! `foreswap top`: the runs, live in a terminal.
 //!
 //! One thread looks at the runs, one per request waits for its answer, and this one draws: a run that is slow to answer
-//! delays its figures, never a key. `state.rs` decides what is shown, `draw.rs` how.
+//! delays its figures, never a key. `state.rs` decides what is shown, `draw.rs` how. When the run that was asked for has ended, the
+//! terminal is given back and `closing.rs` says so.
 
+mod closing;
 mod draw;
 #[cfg(test)]
 mod fixed;
@@ -12,7 +14,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use foreswap_bench::interrupt;
@@ -33,9 +35,18 @@ const LOOK: Timespec = Timespec {
     tv_nsec: 50_000_000,
 };
 
+/// The time between a look at which the run that was asked for is missing, and the one that makes sure: a group that gets
+/// another supervisor is missing for a moment.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// The exit status if the terminal is gone: that of SIGHUP, which may come later or not at all.
+const HUNG_UP: u8 = 128 + libc::SIGHUP as u8;
+
 /// What other threads tell the one that draws.
 enum News {
     Look(Instant, Vec<Run>),
+    /// The run that was asked for has ended; the run at the last look.
+    Ended(Option<Box<Run>>),
     Said(String),
 }
 
@@ -48,7 +59,17 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
-/// Shows the runs until `q` or a signal.
+/// Why the screen was left.
+enum End {
+    Quit,
+    /// The terminal was closed.
+    HungUp,
+    Signal(interrupt::Interrupted),
+    /// The run that was asked for has ended.
+    Run(Option<Box<Run>>),
+}
+
+/// Shows the runs until `q`, a signal, the end of the terminal, or that of the run that was asked for.
 pub fn top(args: &TopArgs) -> ExitCode {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         voice::error(
@@ -64,18 +85,39 @@ pub fn top(args: &TopArgs) -> ExitCode {
     }
     interrupt::watch();
     // The terminal is restored by its panic hook as well.
-    let ended = ratatui::try_init().and_then(|mut terminal| show(&mut terminal, args));
-    ratatui::restore();
-    match ended {
-        Ok(code) => code,
+    let mut terminal = match ratatui::try_init() {
+        Ok(terminal) => terminal,
         Err(error) => {
-            voice::error(&format!("the terminal cannot be used: {error}"));
-            ExitCode::FAILURE
+            let _ = ratatui::try_restore();
+            return unusable(&error);
         }
+    };
+    let ended = show(&mut terminal, args);
+    // If neither terminal nor standard error are there any more, ratatui's own ways panic on what they cannot print.
+    let _ = terminal.show_cursor();
+    let restored = ratatui::try_restore();
+    std::mem::forget(terminal);
+    if restored.is_err() {
+        return ExitCode::from(HUNG_UP);
+    }
+    match ended {
+        Ok(End::Quit) => ExitCode::SUCCESS,
+        Ok(End::HungUp) => ExitCode::from(HUNG_UP),
+        Ok(End::Signal(signal)) => signal.exit_code(),
+        Ok(End::Run(last)) => {
+            voice::error(&closing::sentence(last.as_deref()));
+            ExitCode::SUCCESS
+        }
+        Err(error) => unusable(&error),
     }
 }
 
-fn show(terminal: &mut DefaultTerminal, args: &TopArgs) -> io::Result<ExitCode> {
+fn unusable(error: &io::Error) -> ExitCode {
+    voice::error(&format!("the terminal cannot be used: {error}"));
+    ExitCode::FAILURE
+}
+
+fn show(terminal: &mut DefaultTerminal, args: &TopArgs) -> io::Result<End> {
     let (tell, news) = mpsc::channel();
     let selected = Arc::new(AtomicI32::new(0));
     watch(args, tell.clone(), Arc::clone(&selected));
@@ -86,9 +128,16 @@ fn show(terminal: &mut DefaultTerminal, args: &TopArgs) -> io::Result<ExitCode> 
     let stdin = io::stdin();
     loop {
         if let Err(signal) = interrupt::check() {
-            return Ok(signal.exit_code());
+            return Ok(End::Signal(signal));
         }
-        changed |= hear(&news, &mut state, began);
+        for item in news.try_iter() {
+            changed = true;
+            match item {
+                News::Look(at, runs) => state.on_look(at - began, runs),
+                News::Said(text) => state.message = Some(text),
+                News::Ended(last) => return Ok(End::Run(last)),
+            }
+        }
         selected.store(state.selected_process().unwrap_or(0), Ordering::Relaxed);
         if changed {
             terminal.draw(|frame| draw::draw(frame, &state, coloured))?;
@@ -100,7 +149,7 @@ fn show(terminal: &mut DefaultTerminal, args: &TopArgs) -> io::Result<ExitCode> 
             .revents()
             .intersects(PollFlags::HUP | PollFlags::ERR)
         {
-            return Ok(ExitCode::FAILURE);
+            return Ok(End::HungUp);
         }
         changed = event::poll(Duration::ZERO)?;
         if !changed {
@@ -111,27 +160,14 @@ fn show(terminal: &mut DefaultTerminal, args: &TopArgs) -> io::Result<ExitCode> 
             _ => None,
         };
         match action {
-            Some(Action::Quit) => return Ok(ExitCode::SUCCESS),
+            Some(Action::Quit) => return Ok(End::Quit),
             Some(Action::Ask(run, request)) => ask(run, request, tell.clone()),
             None => {}
         }
     }
 }
 
-/// Takes all news. False if there are none.
-fn hear(news: &Receiver<News>, state: &mut State, began: Instant) -> bool {
-    let mut heard = false;
-    for item in news.try_iter() {
-        heard = true;
-        match item {
-            News::Look(at, runs) => state.on_look(at - began, runs),
-            News::Said(text) => state.message = Some(text),
-        }
-    }
-    heard
-}
-
-/// Looks at the runs at each interval, in a thread of its own.
+/// Looks at the runs at each interval, in a thread of its own, until the run that was asked for has ended.
 fn watch(args: &TopArgs, tell: Sender<News>, selected: Arc<AtomicI32>) {
     let interval = args.interval;
     // A run is known by its supervisor: the process may end before it. A group may get another supervisor.
@@ -143,13 +179,29 @@ fn watch(args: &TopArgs, tell: Sender<News>, selected: Arc<AtomicI32>) {
         }
     });
     std::thread::spawn(move || {
+        let mut last = None;
+        let mut missing = false;
         loop {
             let at = Instant::now();
             let pid = selected.load(Ordering::Relaxed);
             let (found, silent) = asking::all_runs((pid != 0).then_some(pid));
             let runs = found.into_iter().map(|Found { run, .. }| run);
             let runs = runs.filter(|run| only.as_ref().is_none_or(|only| only.is(run)));
-            let mut told = tell.send(News::Look(at, runs.collect()));
+            let runs: Vec<Run> = runs.collect();
+            // A run that does not answer has not ended.
+            if only.is_some() && runs.is_empty() && silent.is_empty() {
+                if missing {
+                    return drop(tell.send(News::Ended(last)));
+                }
+                missing = true;
+                std::thread::sleep(AGAIN);
+                continue;
+            }
+            missing = false;
+            if only.is_some() {
+                last = runs.first().cloned().map(Box::new).or(last);
+            }
+            let mut told = tell.send(News::Look(at, runs));
             if let Some(error) = silent.first() {
                 told = tell.send(News::Said(error.to_string()));
             }

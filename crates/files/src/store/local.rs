@@ -70,10 +70,17 @@ pub struct LocalFile {
     ring: Arc<Ring>,
 }
 
-/// The error with the file's name.
+/// An error with the file's name. Its source is the system's, which has the number.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open {path}: {source}")]
+struct Named {
+    path: String,
+    source: io::Error,
+}
+
 fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
     let path = path.display().to_string();
-    move |error| io::Error::new(error.kind(), format!("cannot open {path}: {error}"))
+    move |source| io::Error::new(source.kind(), Named { path, source })
 }
 
 impl LocalFile {
