@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::json;
 
 use super::{asked, new_report, turns, usemem};
@@ -37,6 +38,40 @@ const BEYOND_CLIENT: f64 = 15_000.0;
 
 const CLIENTS: &str = "nbdcopy, a client";
 const PLAIN: &str = "foreswap, --encrypt=never";
+
+/// This process and those that it starts on some CPUs only; undone on drop.
+struct On(CpuSet);
+
+impl On {
+    fn cpus(which: impl Fn(usize) -> bool) -> anyhow::Result<Self> {
+        let before = sched_getaffinity(None)?;
+        let mut chosen = CpuSet::new();
+        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu) && which(*cpu)) {
+            chosen.set(cpu);
+        }
+        if chosen.count() > 0 {
+            sched_setaffinity(None, &chosen)?;
+        }
+        Ok(Self(before))
+    }
+}
+
+impl Drop for On {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+/// A server on the last CPU, as if it were on another machine, and its clients on the others. Where they share CPUs, a reply
+/// takes a third of the time if the scheduler happens to have put them on the same one.
+fn apart(bytes: u64, delay: Option<u64>) -> anyhow::Result<(Server, On)> {
+    let allowed = sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rfind(|cpu| allowed.is_set(*cpu));
+    let there = On::cpus(|cpu| Some(cpu) == last)?;
+    let server = Server::start(bytes, delay)?;
+    drop(there);
+    Ok((server, On::cpus(|cpu| Some(cpu) != last)?))
+}
 
 /// nbdkit; ended on drop.
 struct Server {
@@ -143,7 +178,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     judge(&mut report, args.delay.is_some());
     report.notes.push(
         "read: what came from the server in a sequential scan; write: what went there while memory was filled; a page: a \
-         random read of 4 KiB, for foreswap a touch that faulted"
+         random read of 4 KiB, for foreswap a touch that faulted, with the server on a CPU of its own"
             .to_owned(),
     );
     Ok(report)
@@ -218,6 +253,8 @@ fn of_clients(source: &Path, bytes: u64, delay: Option<u64>) -> anyhow::Result<F
     let mut figures = Figures::new();
     figures.insert("write_bytes_per_s".to_owned(), rate(&source, &address)?);
     figures.insert("read_bytes_per_s".to_owned(), rate(&address, "null:")?);
+    drop(server);
+    let (server, _here) = apart(bytes, delay)?;
     let latencies = latencies(
         server.connect()?,
         bytes,
@@ -285,7 +322,11 @@ fn of_foreswap(
 ) -> anyhow::Result<Figures> {
     let mut figures = Figures::new();
     for pattern in [Pattern::Seq, Pattern::Rand] {
-        let server = Server::start(2 * workload.total_bytes(), delay)?;
+        let bytes = 2 * workload.total_bytes();
+        let (server, _here) = match pattern {
+            Pattern::Seq => (Server::start(bytes, delay)?, None),
+            _ => apart(bytes, delay).map(|(server, here)| (server, Some(here)))?,
+        };
         let before = session.foreswap.more.clone();
         session
             .foreswap
