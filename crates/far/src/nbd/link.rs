@@ -6,7 +6,9 @@ use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::Notify;
 
+use super::polling::{Polling, SMALL};
 use super::{REPLY, REQUEST, Stream, command, reply, request};
 use crate::area::Area;
 use crate::errno;
@@ -29,20 +31,51 @@ struct Sent {
     at: Instant,
 }
 
-type InFlight = RefCell<HashMap<u64, Sent>>;
+impl Sent {
+    /// A thread waits for it, if any does.
+    fn is_small_read(&self) -> bool {
+        !self.part.is_write() && self.part.bytes <= SMALL
+    }
+}
+
+/// What the tasks of a connection share.
+struct Link {
+    in_flight: RefCell<HashMap<u64, Sent>>,
+    /// A reply has come.
+    room: Notify,
+    polling: Polling,
+}
+
+impl Link {
+    fn is_full(&self) -> bool {
+        self.in_flight.borrow().len() >= MOST
+    }
+
+    /// The age of the oldest request, of those that `count`.
+    fn oldest(&self, count: impl Fn(&Sent) -> bool) -> Option<Duration> {
+        let in_flight = self.in_flight.borrow();
+        let counted = in_flight.values().filter(|sent| count(sent));
+        counted.map(|sent| sent.at.elapsed()).max()
+    }
+}
 
 /// Serves `area` over `stream`, as its connection `number`, until the connection breaks, the server does not answer for the area's patience, or the area
 /// is closed and nothing is in flight. Returns the parts without a reply and the reason.
 pub async fn run(area: &Area, number: u32, stream: Box<dyn Stream>) -> (Vec<Part>, String) {
     let (incoming, outgoing) = tokio::io::split(stream);
-    let in_flight = InFlight::default();
-    let room = tokio::sync::Notify::new();
-    let why = tokio::select! {
-        result = send(area, number, outgoing, &in_flight, &room) => in_words(result),
-        result = receive(area, incoming, &in_flight, &room) => in_words(result),
-        why = watch(area, &in_flight) => why,
+    let link = Link {
+        in_flight: RefCell::default(),
+        room: Notify::new(),
+        polling: Polling::new(),
     };
-    let sent = in_flight.into_inner().into_values();
+    let small = || link.oldest(Sent::is_small_read);
+    let why = tokio::select! {
+        result = send(area, number, outgoing, &link) => in_words(result),
+        result = receive(area, incoming, &link) => in_words(result),
+        why = watch(area, &link) => why,
+        () = link.polling.run(small) => unreachable!("it never ends"),
+    };
+    let sent = link.in_flight.into_inner().into_values();
     (sent.map(|sent| sent.part).collect(), why)
 }
 
@@ -56,11 +89,11 @@ fn in_words(result: io::Result<()>) -> String {
     }
 }
 
-async fn watch(area: &Area, in_flight: &InFlight) -> String {
+async fn watch(area: &Area, link: &Link) -> String {
     loop {
         tokio::time::sleep(LOOK.min(area.patience())).await;
-        let oldest = in_flight.borrow().values().map(|sent| sent.at).min();
-        if oldest.is_some_and(|at| at.elapsed() >= area.patience()) {
+        let oldest = link.oldest(|_| true);
+        if oldest.is_some_and(|age| age >= area.patience()) {
             let seconds = area.patience().as_secs_f64();
             return format!("the server has not answered for {seconds} s");
         }
@@ -71,17 +104,16 @@ async fn send(
     area: &Area,
     number: u32,
     mut to: WriteHalf<Box<dyn Stream>>,
-    in_flight: &InFlight,
-    room: &tokio::sync::Notify,
+    link: &Link,
 ) -> io::Result<()> {
     let mut cookie = 0;
     let mut heads = Vec::with_capacity(BATCH);
     loop {
         heads.clear();
         let mut payloads: Vec<&[u8]> = Vec::with_capacity(BATCH);
-        let mut bytes = 0;
+        let (mut bytes, mut has_small) = (0, false);
         // A large part goes alone: other connections take the next.
-        while heads.len() < BATCH && bytes < PART && in_flight.borrow().len() < MOST {
+        while heads.len() < BATCH && bytes < PART && !link.is_full() {
             let Some(part) = area.next() else { break };
             cookie += 1;
             bytes += part.bytes;
@@ -98,23 +130,27 @@ async fn send(
             // before all is sent, the server speaks another protocol: at worst it gets other bytes of the same buffer.
             payloads.push(unsafe { std::slice::from_raw_parts(payload.as_ptr(), payload.len()) });
             let at = Instant::now();
-            in_flight.borrow_mut().insert(cookie, Sent { part, at });
+            let sent = Sent { part, at };
+            has_small |= sent.is_small_read();
+            link.in_flight.borrow_mut().insert(cookie, sent);
         }
         if heads.is_empty() {
-            if area.is_closed() && in_flight.borrow().is_empty() {
+            if area.is_closed() && link.in_flight.borrow().is_empty() {
                 let head = request(command::DISCONNECT, 0, 0, 0);
                 to.write_all(&head).await?;
                 return to.shutdown().await;
             }
-            if in_flight.borrow().len() < MOST {
-                area.wait_for_work(number).await;
-            } else {
-                room.notified().await;
+            match link.is_full() {
+                true => link.room.notified().await,
+                false => area.wait_for_work(number).await,
             }
             continue;
         }
         write_all(&mut to, &heads, &payloads).await?;
         to.flush().await?;
+        if has_small {
+            link.polling.on_sent();
+        }
     }
 }
 
@@ -169,12 +205,7 @@ impl Incoming {
     }
 }
 
-async fn receive(
-    area: &Area,
-    from: ReadHalf<Box<dyn Stream>>,
-    in_flight: &InFlight,
-    room: &tokio::sync::Notify,
-) -> io::Result<()> {
+async fn receive(area: &Area, from: ReadHalf<Box<dyn Stream>>, link: &Link) -> io::Result<()> {
     let mut incoming = Incoming {
         from,
         buffer: vec![0; BUFFER].into(),
@@ -187,7 +218,7 @@ async fn receive(
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
         let (error, cookie) =
             reply(&head).ok_or_else(|| wrong("a reply is not of the protocol"))?;
-        let memory = match in_flight.borrow().get(&cookie) {
+        let memory = match link.in_flight.borrow().get(&cookie) {
             // SAFETY: as in `send`: the part stays in the table while this function fills its memory.
             Some(Sent { part, .. }) if !part.is_write() && error == 0 => unsafe {
                 let memory = part.memory();
@@ -197,18 +228,18 @@ async fn receive(
             None => return Err(wrong("a reply to no request")),
         };
         incoming.fill(memory).await?;
-        let Some(sent) = in_flight.borrow_mut().remove(&cookie) else {
+        let Some(sent) = link.in_flight.borrow_mut().remove(&cookie) else {
             continue;
         };
         match error {
             0 => sent.part.end(0),
             SHUTDOWN => {
-                in_flight.borrow_mut().insert(cookie, sent);
+                link.in_flight.borrow_mut().insert(cookie, sent);
                 return Err(wrong("the server is shutting down"));
             }
             28 => area.refused(sent.part, errno::NO_SPACE),
             _ => area.refused(sent.part, errno::IO),
         }
-        room.notify_one();
+        link.room.notify_one();
     }
 }

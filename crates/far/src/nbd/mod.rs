@@ -4,6 +4,7 @@
 mod handshake;
 mod leave;
 mod link;
+mod polling;
 
 pub use handshake::{Export, Problem, connect};
 pub use leave::leave;
