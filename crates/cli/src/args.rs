@@ -163,7 +163,7 @@ pub struct RunArgs {
     /// pages when SIZE is nearly used: ram:512M, then a directory, is a good pair. Without a next area,
     /// pages that do not compress are kept as they are.
     ///
-    /// nbd://HOST[:PORT]/EXPORT is an export of an NBD server, nbds:// one that is reached by TLS, and
+    /// nbd://HOST:PORT/EXPORT is an export of an NBD server, nbds:// one that is reached by TLS, and
     /// nbd+unix:///EXPORT?socket=PATH one of a server on this machine. What is put there is encrypted. While the server
     /// is away, pages go to the next area.
     #[arg(long, value_name = "AREA")]
