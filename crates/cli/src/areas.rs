@@ -10,7 +10,7 @@ use foreswap::ledger::{
     MAX_AREA_SLOTS, MAX_AREAS,
 };
 use foreswap_far::address::{Address, AddressError};
-use foreswap_far::handle::Relay;
+use foreswap_far::handle::{Opened, Relay};
 use foreswap_store::area::{self, AreaError, AreaSpec, Far, OpenArea, PAGE_BYTES};
 use rustix::process::Pid;
 
@@ -139,6 +139,50 @@ impl Opener {
     }
 
     fn open_far(&mut self, address: &Address, size: Option<u64>) -> Result<OpenArea, AreasError> {
+        let timeout = self.timeout;
+        let relay = self.relay(address)?;
+        let opened = relay
+            .open(address, size, timeout)
+            .map_err(AreasError::Far)?;
+        of_opened(address, opened)
+    }
+
+    /// Begins to open an area on a server; [`Opener::opened`] has it later, by the number that is returned.
+    pub fn begin_to_open(
+        &mut self,
+        address: &Address,
+        size: Option<u64>,
+    ) -> Result<u32, AreasError> {
+        let timeout = self.timeout;
+        let begun = self.relay(address)?.begin_to_open(address, size, timeout);
+        begun.map_err(AreasError::Far)
+    }
+
+    /// The area that was begun with this number, once it is open or cannot be.
+    pub fn opened(
+        &mut self,
+        address: &Address,
+        number: u32,
+    ) -> Option<Result<OpenArea, AreasError>> {
+        let relay = self.relay.as_mut()?;
+        let gone = || Err("the relay to its server has ended".to_owned());
+        let opened = relay.opened(number);
+        let opened = opened.or_else(|| relay.is_gone().then(gone))?;
+        Some(
+            opened
+                .map_err(AreasError::Far)
+                .and_then(|opened| of_opened(address, opened)),
+        )
+    }
+
+    /// An area that was opened is not used after all.
+    pub fn abandon(&mut self, area: &OpenArea) {
+        if let (Some(far), Some(relay)) = (&area.far, &mut self.relay) {
+            relay.begin_to_close(far.number);
+        }
+    }
+
+    fn relay(&mut self, address: &Address) -> Result<&mut Relay, AreasError> {
         let name = address.text();
         if self.relay.as_ref().is_none_or(Relay::is_gone) {
             let refused = |error| {
@@ -148,20 +192,12 @@ impl Opener {
             reaping::begin();
             self.relay = Some(Relay::start().map_err(refused)?);
         }
-        let relay = self.relay.iter_mut();
-        let opened = relay.map(|relay| relay.open(address, size, self.timeout));
-        let opened = opened.last().unwrap_or_else(|| Err(String::new()));
-        let opened = opened.map_err(AreasError::Far)?;
-        let far = Far {
-            register: opened.register,
-            number: opened.area,
-        };
-        let area = OpenArea::far(name, opened.bytes, opened.reserved_bytes, opened.notes, far);
-        Ok(area?)
+        let missing = || AreasError::Far(format!("swap area {name}: no relay"));
+        self.relay.as_mut().ok_or_else(missing)
     }
 
     /// The process of the relay.
-    pub fn relay(&self) -> Option<Pid> {
+    pub fn relay_pid(&self) -> Option<Pid> {
         self.relay.as_ref().and_then(Relay::pid)
     }
 
@@ -178,6 +214,26 @@ impl Opener {
             .map(Relay::take_said)
             .unwrap_or_default()
     }
+}
+
+fn of_opened(address: &Address, opened: Opened) -> Result<OpenArea, AreasError> {
+    let far = Far {
+        register: opened.register,
+        number: opened.area,
+    };
+    let Opened {
+        bytes,
+        reserved_bytes,
+        notes,
+        ..
+    } = opened;
+    Ok(OpenArea::far(
+        address.text(),
+        bytes,
+        reserved_bytes,
+        notes,
+        far,
+    )?)
 }
 
 /// With the absolute path, which is the same for `foreswap ps` in every folder.
@@ -268,9 +324,8 @@ impl Areas {
             return;
         };
         let (_, open) = self.open.swap_remove(at);
-        if let (Some(far), Some(relay)) = (&open.far, &mut self.opener.relay) {
-            relay.begin_to_close(far.number);
-            return;
+        if open.far.is_some() {
+            return self.opener.abandon(&open);
         }
         // Freeing a large file takes a while, too.
         self.erasing.push(std::thread::spawn(move || {

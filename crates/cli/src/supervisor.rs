@@ -323,7 +323,7 @@ impl Supervisor {
 
     /// It may be a child of this process, and is none of the run's.
     pub fn know_relay(&mut self) {
-        let relay = self.areas.opener.relay();
+        let relay = self.areas.opener.relay_pid();
         self.watch
             .set_relay(relay.map(|pid| pid.as_raw_nonzero().get()));
     }

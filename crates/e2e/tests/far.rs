@@ -445,6 +445,62 @@ fn areas_come_and_go_while_the_program_forks() {
     );
 }
 
+/// A server that does not answer is waited for by the one who wants it, not by the run.
+#[test]
+fn a_run_goes_on_while_a_server_is_asked() {
+    let test = "a_run_goes_on_while_a_server_is_asked";
+    let Some(program) = program::compile(test, "verify_loop") else {
+        return;
+    };
+    let scratch = Scratch::new(test);
+    let Some(server) = Server::nbdkit(test, &scratch, "s", &["memory", "256M"]) else {
+        return;
+    };
+    for folder in ["a", "run"] {
+        fs::create_dir(scratch.join(folder)).expect("a folder");
+    }
+    let (near, far) = (scratch.join("a").display().to_string(), server.address(""));
+    let runtime = scratch.join("run");
+    let stop = scratch.join("stop").display().to_string();
+    let job = Job::new(program)
+        .args(["160", &stop, "forks"])
+        .env("XDG_RUNTIME_DIR", &runtime);
+    let mut running = managed(&near).start(&job, &scratch.join("stats.json"));
+    running.wait_for_output("ready");
+    let pid = running.pid().as_raw_nonzero().to_string();
+    server.signal(Signal::STOP);
+    let mut asking = Command::new(binary())
+        .args(["swapon", &pid, &far])
+        .env("XDG_RUNTIME_DIR", &runtime)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("foreswap starts");
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..5 {
+        let began = Instant::now();
+        tell(&runtime, &["ps", &pid]);
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+    assert!(
+        asking.try_wait().expect("it can be looked at").is_none(),
+        "it waits"
+    );
+    // Nobody wants the area any more when the server answers.
+    asking.kill().expect("it can be killed");
+    asking.wait().expect("it can be waited for");
+    server.signal(Signal::CONT);
+    managed(&far).run(&Job::new("/bin/true")).succeeded();
+    fs::write(&stop, "").expect("a file");
+    let outcome = running.wait().succeeded();
+    assert!(
+        outcome.text().ends_with("all right\n"),
+        "{}",
+        outcome.stderr
+    );
+}
+
 #[test]
 fn tls_is_spoken_with_the_right_server_alone() {
     let test = "tls_is_spoken_with_the_right_server_alone";

@@ -90,6 +90,13 @@ impl Address {
                 _ => return Err(refused(format!("{key}= is not known here"))),
             }
         }
+        // The supervisor of a run and the relay are in other folders.
+        for path in [&socket, &certificates].into_iter().flatten() {
+            if path.is_relative() {
+                let path = path.display();
+                return Err(refused(format!("{path} is no absolute path")));
+            }
+        }
         let place = if is_unix {
             if url.host().is_some() || url.port().is_some() {
                 return Err(refused(
@@ -97,7 +104,7 @@ impl Address {
                 ));
             }
             let path = socket.ok_or_else(|| refused("?socket=PATH is missing".to_owned()))?;
-            Place::Unix(std::path::absolute(&path).unwrap_or(path))
+            Place::Unix(path)
         } else {
             let host = match url.host() {
                 Some(Host::Domain(name)) if !name.is_empty() => name.to_owned(),
@@ -203,6 +210,11 @@ mod tests {
             ("nbd:///export", "host is missing"),
             ("nbd://", "host"),
             ("nbd+unix:///export", "socket=PATH is missing"),
+            ("nbd+unix:///export?socket=here", "here is no absolute path"),
+            (
+                "nbds://server?tls-certificates=pki",
+                "pki is no absolute path",
+            ),
             ("nbd+unix://host/export?socket=/x", "no host"),
             ("nbd://server?socket=/x", "socket= is not known"),
             (

@@ -1,6 +1,6 @@
 //! The supervisor's side of the relay.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -37,6 +37,10 @@ pub struct Opened {
     pub register: OwnedFd,
 }
 
+fn failed(address: &Address, error: &io::Error) -> String {
+    format!("swap area {}: foreswap's relay: {error}", address.text())
+}
+
 /// The connection to the relay, which ends with it unless engines still need it.
 #[derive(Debug)]
 pub struct Relay {
@@ -45,6 +49,8 @@ pub struct Relay {
     areas: u32,
     closing: BTreeSet<u32>,
     said: VecDeque<(bool, String)>,
+    /// Areas that were opened, or not, and that nobody has asked about.
+    answers: BTreeMap<u32, Result<Opened, String>>,
     /// It has ended, and that was reported.
     is_gone: bool,
 }
@@ -71,11 +77,11 @@ impl Relay {
             areas: 0,
             closing: BTreeSet::new(),
             said: VecDeque::new(),
+            answers: BTreeMap::new(),
             is_gone: false,
         };
-        if let (Report::Started { pid }, _) = relay.next(Instant::now() + GRACE)? {
-            relay.pid = Pid::from_raw(pid.cast_signed());
-        }
+        let (started, fds) = relay.next(Instant::now() + GRACE)?;
+        relay.note(started, fds);
         Ok(relay)
     }
 
@@ -103,7 +109,7 @@ impl Relay {
         self.socket.as_fd()
     }
 
-    /// Opens an area.
+    /// Opens an area, and waits for it.
     ///
     /// # Errors
     /// The text says why the area cannot be used, and what to do.
@@ -113,6 +119,27 @@ impl Relay {
         bytes: Option<u64>,
         timeout: Duration,
     ) -> Result<Opened, String> {
+        let area = self.begin_to_open(address, bytes, timeout)?;
+        let end = Instant::now() + timeout + GRACE;
+        loop {
+            if let Some(answer) = self.answers.remove(&area) {
+                return answer;
+            }
+            let (report, fds) = self.next(end).map_err(|error| failed(address, &error))?;
+            self.note(report, fds);
+        }
+    }
+
+    /// Lets the relay open an area, whose number is returned: [`Relay::opened`] has the result.
+    ///
+    /// # Errors
+    /// The relay has ended.
+    pub fn begin_to_open(
+        &mut self,
+        address: &Address,
+        bytes: Option<u64>,
+        timeout: Duration,
+    ) -> Result<u32, String> {
         let area = self.areas;
         self.areas += 1;
         let order = Order::Open {
@@ -121,33 +148,15 @@ impl Relay {
             bytes,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         };
-        let failed =
-            |error: io::Error| format!("swap area {}: foreswap's relay: {error}", address.text());
-        words::send(&self.socket, &order, &[]).map_err(failed)?;
-        let end = Instant::now() + timeout + GRACE;
-        loop {
-            match self.next(end).map_err(failed)? {
-                (
-                    Report::Opened {
-                        area: its,
-                        bytes,
-                        reserved_bytes,
-                        notes,
-                    },
-                    mut fds,
-                ) if its == area && fds.len() == 1 => {
-                    return Ok(Opened {
-                        area,
-                        bytes,
-                        reserved_bytes,
-                        notes,
-                        register: fds.remove(0),
-                    });
-                }
-                (Report::Failed { area: its, why }, _) if its == area => return Err(why),
-                (other, _) => self.note(other),
-            }
-        }
+        words::send(&self.socket, &order, &[]).map_err(|error| failed(address, &error))?;
+        Ok(area)
+    }
+
+    /// The result of [`Relay::begin_to_open`], once it is known. A relay that has ended meanwhile has none:
+    /// [`Relay::is_gone`].
+    pub fn opened(&mut self, area: u32) -> Option<Result<Opened, String>> {
+        self.look();
+        self.answers.remove(&area)
     }
 
     /// Lets the relay discard the contents of an area that no engine uses any more.
@@ -167,7 +176,7 @@ impl Relay {
                     self.closing.remove(&area);
                     left.extend(why);
                 }
-                Ok((other, _)) => self.note(other),
+                Ok((other, fds)) => self.note(other, fds),
                 Err(error) => {
                     left.push(format!("the relay to the servers of swap areas: {error}"));
                     self.closing.clear();
@@ -177,16 +186,31 @@ impl Relay {
         left
     }
 
-    /// A report that nobody waits for.
-    fn note(&mut self, report: Report) {
+    fn note(&mut self, report: Report, mut fds: Vec<OwnedFd>) {
         match report {
             Report::Said { is_warning, text } => self.said.push_back((is_warning, text)),
             Report::Closed { area, left } => {
                 self.closing.remove(&area);
                 self.said.extend(left.map(|why| (true, why)));
             }
-            // The answers to requests that nobody waits for any more.
-            Report::Started { .. } | Report::Opened { .. } | Report::Failed { .. } => {}
+            Report::Opened {
+                area,
+                bytes,
+                reserved_bytes,
+                notes,
+            } => {
+                let opened = fds.pop().map(|register| Opened {
+                    area,
+                    bytes,
+                    reserved_bytes,
+                    notes,
+                    register,
+                });
+                let opened = opened.ok_or_else(|| "the relay sent no socket".to_owned());
+                self.answers.insert(area, opened);
+            }
+            Report::Failed { area, why } => _ = self.answers.insert(area, Err(why)),
+            Report::Started { pid } => self.pid = Pid::from_raw(pid.cast_signed()),
         }
     }
 
@@ -213,11 +237,17 @@ impl Relay {
 
     /// Messages for the user since the last call: whether each is a warning, and its text. Does not wait.
     pub fn take_said(&mut self) -> Vec<(bool, String)> {
+        self.look();
+        self.said.drain(..).collect()
+    }
+
+    /// Reads what the relay has said. Does not wait.
+    fn look(&mut self) {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         while !self.is_gone && recv(&self.socket, &mut byte[..], flags).is_ok() {
             match words::receive(&self.socket) {
-                Ok(Some((report, _))) => self.note(report),
+                Ok(Some((report, fds))) => self.note(report, fds),
                 Ok(None) | Err(_) => {
                     self.is_gone = true;
                     let text = "the relay to the servers of swap areas has ended; the pages there are lost";
@@ -225,7 +255,6 @@ impl Relay {
                 }
             }
         }
-        self.said.drain(..).collect()
     }
 
     /// Whether it is known to have ended.

@@ -59,6 +59,11 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
         _ => return Ok(()),
     }
     let _ = rustix::process::setsid();
+    // It may outlive the run: nobody's terminal, pipe or folder is kept.
+    let _ = rustix::process::chdir(c"/");
+    if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
     let _ = rustix::thread::set_name(NAME);
     for signal in [
         libc::SIGINT,

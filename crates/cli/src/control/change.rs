@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use foreswap::key::RunKey;
 use foreswap::ledger::protocol::AreaStep;
 use foreswap::ledger::{AreaId, AreaState, Ledger, MAX_AREAS, ProcessState};
-use foreswap_store::area::PAGE_BYTES;
+use foreswap_far::address::Address;
+use foreswap_store::area::{OpenArea, PAGE_BYTES};
 
 use super::list;
 use super::server::Control;
 use super::words::{Area, Progress, Reply, Request};
 use crate::area_file::Descriptors;
-use crate::areas::{self, Areas};
+use crate::areas::{self, Areas, AreasError, Spec};
 use crate::args::Encrypt;
 use crate::auto_memory::AutoMemory;
 use crate::memory_setting::Setting;
@@ -63,10 +64,22 @@ struct Job {
     end: Reply,
 }
 
+/// An area on a server that is being opened. Nobody waits for the server meanwhile but the client.
+#[derive(Debug)]
+struct Opening {
+    client: u64,
+    address: Address,
+    /// Its number with the relay.
+    number: u32,
+    priority: Option<i32>,
+    told: Instant,
+}
+
 /// The changes in progress.
 #[derive(Debug, Default)]
 pub struct Changes {
     job: Option<Job>,
+    opening: Option<Opening>,
 }
 
 /// The parts of the supervisor that a change needs.
@@ -95,7 +108,7 @@ fn error(text: impl Into<String>) -> Reply {
 impl Changes {
     /// Whether to look again soon.
     pub fn is_busy(&self) -> bool {
-        self.job.is_some()
+        self.job.is_some() || self.opening.is_some()
     }
 
     /// An area is being emptied, into memory as far as there is room.
@@ -109,20 +122,17 @@ impl Changes {
         let answer = match request {
             Request::Ps { .. } | Request::Join { .. } => None,
             Request::Set { memory } => Some(set_memory(&memory, parts)),
-            Request::Swapon { .. } | Request::Swapoff { .. } if self.job.is_some() => Some(error(
+            Request::Swapon { .. } | Request::Swapoff { .. } if self.is_busy() => Some(error(
                 "another swap area is on its way in or out; wait for it to end",
             )),
             Request::Swapon {
                 area,
                 priority,
                 swap_size,
-            } => match begin_on(client, &area, priority, swap_size, parts) {
-                Ok(job) => {
-                    self.job = Some(job);
-                    None
-                }
-                Err(text) => Some(error(text)),
-            },
+            } => self
+                .begin_on(client, &area, priority, swap_size, parts)
+                .err()
+                .map(error),
             Request::Swapoff { area } => match begin_off(client, area.as_ref(), parts) {
                 Ok(job) => {
                     self.job = Some(job);
@@ -137,8 +147,74 @@ impl Changes {
         self.step(parts);
     }
 
+    fn begin_on(
+        &mut self,
+        client: u64,
+        path: &str,
+        priority: Option<i32>,
+        size: Option<u64>,
+        parts: &mut Parts<'_>,
+    ) -> Result<(), String> {
+        let say = |error: AreasError| error.to_string();
+        if list::areas(parts.sessions.ledger()).len() >= MAX_AREAS {
+            return Err(format!(
+                "{MAX_AREAS} swap areas are in use, which is the most; take one away with `foreswap swapoff` first"
+            ));
+        }
+        let limit = parts.sessions.ledger().bound_pages() * PAGE_BYTES;
+        let opener = &mut parts.areas.opener;
+        match areas::parse(path).map_err(say)? {
+            Spec::Far(address) => {
+                let number = opener.begin_to_open(&address, size).map_err(say)?;
+                self.opening = Some(Opening {
+                    client,
+                    address,
+                    number,
+                    priority,
+                    told: Instant::now(),
+                });
+            }
+            local => {
+                let open = opener.open(&local, size, limit).map_err(say)?;
+                self.job = Some(attach(client, open, priority, parts)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with an area on a server, once it is open.
+    fn step_opening(&mut self, parts: &mut Parts<'_>) {
+        let Some(mut opening) = self.opening.take() else {
+            return;
+        };
+        let client = opening.client;
+        let opened = parts.areas.opener.opened(&opening.address, opening.number);
+        let Some(opened) = opened else {
+            if opening.told.elapsed() >= TELL {
+                opening.told = Instant::now();
+                let progress = Reply::Progress(Progress::default());
+                parts.control.say(client, &progress, false);
+            }
+            self.opening = Some(opening);
+            return;
+        };
+        let job = match opened {
+            Ok(open) if !parts.control.has(client) => {
+                parts.areas.opener.abandon(&open);
+                Err("interrupted".to_owned())
+            }
+            Ok(open) => attach(client, open, opening.priority, parts),
+            Err(why) => Err(why.to_string()),
+        };
+        match job {
+            Ok(job) => self.job = Some(job),
+            Err(why) => parts.control.say(client, &error(why), true),
+        }
+    }
+
     /// Advances the changes in progress.
     pub fn step(&mut self, parts: &mut Parts<'_>) {
+        self.step_opening(parts);
         let Some(mut job) = self.job.take() else {
             return;
         };
@@ -180,37 +256,49 @@ fn set_memory(text: &str, parts: &mut Parts<'_>) -> Reply {
     ))
 }
 
-fn begin_on(
+/// Lets all engines attach an area that is open.
+fn attach(
     client: u64,
-    path: &str,
+    mut open: OpenArea,
     priority: Option<i32>,
-    size: Option<u64>,
     parts: &mut Parts<'_>,
 ) -> Result<Job, String> {
+    match describe(&mut open, priority, parts) {
+        Ok((area, descriptors, name, text)) => {
+            parts.areas.add(area, open);
+            parts.sessions.add_area(area, descriptors);
+            parts.sessions.order(area, AreaStep::Attach);
+            let end = done(text);
+            Ok(Job::new(client, area, name, Stage::Attaching, end))
+        }
+        Err(why) => {
+            parts.areas.opener.abandon(&open);
+            Err(why)
+        }
+    }
+}
+
+/// Puts an open area into the ledger. Its number, its descriptors, its name, and what is said when it is used.
+fn describe(
+    open: &mut OpenArea,
+    priority: Option<i32>,
+    parts: &mut Parts<'_>,
+) -> Result<(AreaId, Descriptors, String, String), String> {
     let ledger = parts.sessions.ledger();
     let there = list::areas(ledger);
-    if there.len() >= MAX_AREAS {
-        return Err(format!(
-            "{MAX_AREAS} swap areas are in use, which is the most; take one away with `foreswap swapoff` first"
-        ));
-    }
     let lowest = there.iter().map(|area| area.priority).min().unwrap_or(0);
     let priority = priority.unwrap_or(lowest.saturating_sub(1));
-    let limit = ledger.bound_pages() * PAGE_BYTES;
     let say = |error: &dyn std::error::Error| error.to_string();
-    let spec = areas::parse(path).map_err(|e| say(&e))?;
-    let opener = &mut parts.areas.opener;
-    let mut open = opener.open(&spec, size, limit).map_err(|e| say(&e))?;
     let io = ledger.options().io;
-    if let (_, Some(why)) = areas::backend(io, std::slice::from_mut(&mut open)) {
+    if let (_, Some(why)) = areas::backend(io, std::slice::from_mut(open)) {
         return Err(format!("{why}; start the run with --io threads to use it"));
     }
     let encrypt = parts.encrypt;
-    let info = areas::describe(&open, priority, encrypt).map_err(|e| say(&e))?;
-    if areas::is_sealed(&open, encrypt) && parts.sessions.key.is_none() {
+    let info = areas::describe(open, priority, encrypt).map_err(|e| say(&e))?;
+    if areas::is_sealed(open, encrypt) && parts.sessions.key.is_none() {
         parts.sessions.key = Some(RunKey::draw().map_err(|e| say(&e))?);
     }
-    let descriptors = Descriptors::of(&open).map_err(|e| say(&e))?;
+    let descriptors = Descriptors::of(open).map_err(|e| say(&e))?;
     let ledger = parts.sessions.ledger();
     let added = ledger.add_area(&info, AreaState::Joining);
     let area = added.map_err(|e| say(&e))?;
@@ -229,16 +317,7 @@ fn begin_on(
     for note in &open.notes {
         text = format!("{text}\n{note}");
     }
-    parts.areas.add(area, open);
-    parts.sessions.add_area(area, descriptors);
-    parts.sessions.order(area, AreaStep::Attach);
-    Ok(Job::new(
-        client,
-        area,
-        info.name,
-        Stage::Attaching,
-        done(text),
-    ))
+    Ok((area, descriptors, info.name, text))
 }
 
 /// The requested area.
