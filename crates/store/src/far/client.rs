@@ -18,6 +18,9 @@ use crate::ram::Backing;
 use crate::ring::{Completion, Direction, IoError, IoVec, MAX_DEPTH, QueueError};
 
 const PAGE: usize = 4096;
+/// The part of the buffer, and of the numbers of transfers, that writes leave to reads: a thread waits for a read, and a slow
+/// server may take seconds for all that can be written at once.
+const FOR_READS: u32 = 4;
 /// Looks without a completion between two looks whether the relay lives.
 const LOOKS: u32 = 8;
 /// How long a blocking read sleeps without such a look.
@@ -111,7 +114,10 @@ impl Client {
             return Err(QueueError::BadLength);
         }
         let pages = u32::try_from(bytes / PAGE).map_err(|_| QueueError::BadLength)?;
-        let buffer = self.reserve(pages)?;
+        let buffer = match direction {
+            Direction::Read => self.take(pages)?,
+            Direction::Write => self.reserve(pages)?,
+        };
         if direction == Direction::Write {
             let mut at = self.pointer(&buffer);
             for piece in iov {
@@ -137,6 +143,15 @@ impl Client {
 
     /// Reserves pages of the buffer, which the caller fills, for [`Client::start_reserved`].
     pub fn reserve(&mut self, pages: u32) -> Result<Range<u32>, QueueError> {
+        let most = BUFFER_PAGES - BUFFER_PAGES / FOR_READS;
+        match self.runs.used().saturating_add(pages) <= most {
+            true => self.take(pages),
+            false if pages > MOST_BYTES / PAGE as u32 => Err(QueueError::BadLength),
+            false => Err(QueueError::Full),
+        }
+    }
+
+    fn take(&mut self, pages: u32) -> Result<Range<u32>, QueueError> {
         if pages == 0 || pages > MOST_BYTES / PAGE as u32 {
             return Err(QueueError::BadLength);
         }
@@ -173,6 +188,13 @@ impl Client {
     ) -> Result<(), QueueError> {
         if !offset.is_multiple_of(PAGE as u64) {
             return Err(QueueError::BadLength);
+        }
+        let left = match direction {
+            Direction::Read => 0,
+            Direction::Write => MAX_DEPTH / FOR_READS,
+        };
+        if self.free.len() <= left as usize {
+            return Err(QueueError::Full);
         }
         let index = self.free.pop().ok_or(QueueError::Full)?;
         let slot = &mut self.slots[index as usize];

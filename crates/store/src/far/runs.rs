@@ -43,6 +43,11 @@ impl Runs {
         self.used.retain(|used| used != run);
     }
 
+    /// Pages in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.used.iter().map(|run| run.end - run.start).sum()
+    }
+
     /// Pages that may have memory, from the first on.
     pub(crate) fn touched(&self) -> u32 {
         self.touched

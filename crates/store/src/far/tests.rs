@@ -289,14 +289,21 @@ fn a_full_buffer_and_a_full_table_are_said_and_memory_is_given_back() {
     } = bench();
     let mut bytes = vec![0u8; MOST_BYTES as usize];
     let most = BUFFER_PAGES as usize * PAGE / MOST_BYTES as usize;
-    let start = |client: &mut Client, bytes: &mut [u8]| {
+    let start_as = |direction, client: &mut Client, bytes: &mut [u8]| {
         // SAFETY: the memory outlives the completions.
-        unsafe { client.start(Direction::Write, 0, 0, &[piece(bytes)]) }
+        unsafe { client.start(direction, 0, 0, &[piece(bytes)]) }
     };
-    for _ in 0..most {
+    let start = |client: &mut Client, bytes: &mut [u8]| start_as(Direction::Write, client, bytes);
+    let read = |client: &mut Client, bytes: &mut [u8]| start_as(Direction::Read, client, bytes);
+    for _ in 0..most / 4 * 3 {
         assert_eq!(start(&mut client, &mut bytes), Ok(()));
     }
+    // A quarter is for reads.
     assert_eq!(start(&mut client, &mut bytes), Err(QueueError::Full));
+    for _ in 0..most / 4 {
+        assert_eq!(read(&mut client, &mut bytes), Ok(()));
+    }
+    assert_eq!(read(&mut client, &mut bytes), Err(QueueError::Full));
     assert_eq!(client.buffer_bytes(), u64::from(BUFFER_PAGES) * 4096);
     client.flush();
     let mut ended = Vec::new();
@@ -312,8 +319,15 @@ fn a_full_buffer_and_a_full_table_are_said_and_memory_is_given_back() {
     end_all(&mut client);
     client.give_back();
     assert_eq!((client.in_flight(), client.buffer_bytes()), (0, 0));
-    for _ in 0..MAX_DEPTH {
+    for _ in 0..MAX_DEPTH / 4 * 3 {
         assert_eq!(start(&mut client, &mut bytes[..PAGE]), Ok(()));
+    }
+    assert_eq!(
+        start(&mut client, &mut bytes[..PAGE]),
+        Err(QueueError::Full)
+    );
+    for _ in 0..MAX_DEPTH / 4 {
+        assert_eq!(read(&mut client, &mut bytes[..PAGE]), Ok(()));
     }
     assert_eq!(
         start(&mut client, &mut bytes[..PAGE]),
