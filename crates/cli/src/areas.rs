@@ -9,7 +9,7 @@ use foreswap::ledger::{
     AREA_DIRECT, AREA_FAR, AREA_RAM, AREA_SEALED, AreaId, AreaInfo, CLUSTER_SLOTS, IoBackend,
     MAX_AREA_SLOTS, MAX_AREAS,
 };
-use foreswap_far::address::{Address, AddressError};
+use foreswap_far::address::{Address, AddressError, Addresses};
 use foreswap_far::handle::{Opened, Relay};
 use foreswap_store::area::{self, AreaError, AreaSpec, Far, OpenArea, PAGE_BYTES};
 use rustix::process::Pid;
@@ -33,7 +33,7 @@ pub enum Spec {
     /// On this machine.
     Local(AreaSpec),
     /// On a server.
-    Far(Address),
+    Far(Addresses),
 }
 
 /// Why a run has no swap areas.
@@ -138,7 +138,7 @@ impl Opener {
         }
     }
 
-    fn open_far(&mut self, address: &Address, size: Option<u64>) -> Result<OpenArea, AreasError> {
+    fn open_far(&mut self, address: &Addresses, size: Option<u64>) -> Result<OpenArea, AreasError> {
         let timeout = self.timeout;
         let relay = self.relay(address)?;
         let opened = relay
@@ -150,7 +150,7 @@ impl Opener {
     /// Begins to open an area on a server; [`Opener::opened`] has it later, by the number that is returned.
     pub fn begin_to_open(
         &mut self,
-        address: &Address,
+        address: &Addresses,
         size: Option<u64>,
     ) -> Result<u32, AreasError> {
         let timeout = self.timeout;
@@ -161,7 +161,7 @@ impl Opener {
     /// The area that was begun with this number, once it is open or cannot be.
     pub fn opened(
         &mut self,
-        address: &Address,
+        address: &Addresses,
         number: u32,
     ) -> Option<Result<OpenArea, AreasError>> {
         let relay = self.relay.as_mut()?;
@@ -182,7 +182,7 @@ impl Opener {
         }
     }
 
-    fn relay(&mut self, address: &Address) -> Result<&mut Relay, AreasError> {
+    fn relay(&mut self, address: &Addresses) -> Result<&mut Relay, AreasError> {
         let name = address.text();
         if self.relay.as_ref().is_none_or(Relay::is_gone) {
             let refused = |error| {
@@ -216,7 +216,7 @@ impl Opener {
     }
 }
 
-fn of_opened(address: &Address, opened: Opened) -> Result<OpenArea, AreasError> {
+fn of_opened(address: &Addresses, opened: Opened) -> Result<OpenArea, AreasError> {
     let far = Far {
         register: opened.register,
         number: opened.area,
@@ -224,16 +224,9 @@ fn of_opened(address: &Address, opened: Opened) -> Result<OpenArea, AreasError> 
     let Opened {
         bytes,
         reserved_bytes,
-        notes,
         ..
     } = opened;
-    Ok(OpenArea::far(
-        address.text(),
-        bytes,
-        reserved_bytes,
-        notes,
-        far,
-    )?)
+    Ok(OpenArea::far(address.text(), bytes, reserved_bytes, far)?)
 }
 
 /// With the absolute path, which is the same for `foreswap ps` in every folder.
@@ -265,7 +258,7 @@ fn too_much(spec: &Spec, limit: u64) -> Option<String> {
 /// Parses one `--swap`. A RAM area may have at most the machine's memory.
 pub fn parse(text: &str) -> Result<Spec, AreasError> {
     if Address::is_meant(text) {
-        return Ok(Spec::Far(Address::parse(text)?));
+        return Ok(Spec::Far(Addresses::parse(text)?));
     }
     let local = AreaSpec::parse(text, |size| {
         let memory = memory::available();

@@ -164,8 +164,8 @@ pub struct RunArgs {
     /// pages that do not compress are kept as they are.
     ///
     /// nbd://HOST:PORT/EXPORT is an export of an NBD server, nbds:// one that is reached by TLS, and
-    /// nbd+unix:///EXPORT?socket=PATH one of a server on this machine. What is put there is encrypted. While the server
-    /// is away, pages go to the next area.
+    /// nbd+unix:///EXPORT?socket=PATH one of a server on this machine. Two of them with a + in between keep a copy each.
+    /// What is put there is encrypted. While the server is away, pages go to the next area.
     #[arg(long, value_name = "AREA")]
     pub swap: Vec<String>,
 

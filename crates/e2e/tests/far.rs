@@ -359,6 +359,85 @@ fn a_server_that_is_gone_costs_its_pages_alone() {
     says(&outcome, &["nbd+unix", "ETIMEDOUT", "SIGBUS"]);
 }
 
+/// Of two servers that mirror each other, one goes for good, or comes back without what it had: no page is lost.
+#[test]
+fn a_mirror_loses_nothing_with_one_server() {
+    let test = "a_mirror_loses_nothing_with_one_server";
+    let Some(job) = full_area(test, "reads_after_damage") else {
+        return;
+    };
+    for (which, comes_back) in [(0, false), (1, false), (0, true)] {
+        let scratch = Scratch::new(test);
+        let words = ["memory", "256M"];
+        let servers = ["a", "b"].map(|name| Server::nbdkit(test, &scratch, name, &words));
+        let [Some(a), Some(b)] = servers else {
+            return;
+        };
+        let mut servers = [a, b];
+        let address = format!("{}+{}", servers[0].address(""), servers[1].address(""));
+        let running = start(&job, &scratch, &managed(&address));
+        servers[which].kill();
+        if comes_back {
+            servers[which].restart();
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        go_on(&scratch);
+        let outcome = running.wait();
+        let expected =
+            "ready\n0 wrong, none lost, most right: 1\nreads_after_damage: as it should be\n";
+        assert_eq!(outcome.text(), expected, "{}", outcome.stderr);
+        says(&outcome, &["its mirror has the pages"]);
+        if comes_back {
+            says(
+                &outcome,
+                &["has lost what was on it", "its mirror has the pages"],
+            );
+        }
+    }
+}
+
+/// Both servers of a mirror are killed in turn, again and again, and come back with what was on them.
+#[test]
+fn a_mirror_survives_one_server_after_the_other() {
+    let test = "a_mirror_survives_one_server_after_the_other";
+    let Some(program) = program::compile(test, "verify_loop") else {
+        return;
+    };
+    let scratch = Scratch::new(test);
+    let images = ["image-a", "image-b"].map(|name| file(&scratch, name, 512));
+    let servers = [("a", &images[0]), ("b", &images[1])];
+    let servers =
+        servers.map(|(name, image)| Server::nbdkit(test, &scratch, name, &["file", image]));
+    let [Some(a), Some(b)] = servers else {
+        return;
+    };
+    let mut servers = [a, b];
+    let address = format!("{}+{}", servers[0].address(""), servers[1].address(""));
+    let stop = scratch.join("stop").display().to_string();
+    let job = Job::new(program).args(["160", &stop, "forks"]);
+    let mut running = managed(&address)
+        .talkative()
+        .start(&job, &scratch.join("stats.json"));
+    running.wait_for_output("ready");
+    for which in [0, 1, 0, 1] {
+        servers[which].kill();
+        std::thread::sleep(Duration::from_millis(200));
+        servers[which].restart();
+        std::thread::sleep(Duration::from_millis(800));
+    }
+    fs::write(&stop, "").expect("a file");
+    let outcome = running.wait().succeeded();
+    assert!(
+        outcome.text().ends_with("all right\n"),
+        "{}",
+        outcome.stderr
+    );
+    says(
+        &outcome,
+        &["its mirror has the pages until the server is back"],
+    );
+}
+
 /// The relay itself is killed.
 #[test]
 fn without_the_relay_pages_are_lost_and_that_is_said() {

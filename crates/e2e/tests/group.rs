@@ -258,9 +258,9 @@ fn each_ends_as_its_command_and_hears_of_all() {
     let area = place.area();
     let mut first = place.verifies(16, "stop", &["--memory", "64M", "--swap", &area]);
     let end = place
-        .tell(&["run", "--group", "one", "--", "sh", "-c", "kill -INT $$"])
+        .tell(&["run", "--group", "one", "--", "sh", "-c", "kill -TERM $$"])
         .status;
-    assert_eq!(end.signal(), Some(Signal::INT.as_raw()));
+    assert_eq!(end.signal(), Some(Signal::TERM.as_raw()));
 
     // A command that joins has what it would have without foreswap.
     let script = "ls /proc/self/fd; ulimit -a; umask; grep -e ^SigBlk -e ^SigIgn /proc/self/status; \

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use url::{Host, Url};
 
+/// The kinds of addresses.
+const SCHEMES: [&str; 4] = ["nbd", "nbds", "nbd+unix", "nbds+unix"];
 /// The port of NBD servers.
 const PORT: u16 = 10809;
 
@@ -137,6 +139,63 @@ impl Address {
     }
 }
 
+/// The parts of `text` between each `+` that is followed by `scheme`.
+fn split_before<'a>(text: &'a str, scheme: &str) -> Vec<&'a str> {
+    let plus = format!("+{scheme}://");
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(&plus) {
+        parts.push(&rest[..at]);
+        rest = &rest[at + 1..];
+    }
+    parts.push(rest);
+    parts
+}
+
+/// The servers of one area: one, or two that are each other's copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    all: Vec<Address>,
+    text: String,
+}
+
+impl Addresses {
+    /// Reads one address, or two with a `+` in between.
+    ///
+    /// # Errors
+    /// As [`Address::parse`], or there are more than two.
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        let mut parts = vec![text];
+        for scheme in SCHEMES {
+            let split = parts
+                .into_iter()
+                .flat_map(|part| split_before(part, scheme));
+            parts = split.collect();
+        }
+        if parts.len() > 2 {
+            return Err(AddressError {
+                given: text.to_owned(),
+                why: format!("{} servers are named; a mirror has two", parts.len()),
+            });
+        }
+        let all = parts.into_iter().map(Address::parse);
+        Ok(Self {
+            all: all.collect::<Result<_, _>>()?,
+            text: text.to_owned(),
+        })
+    }
+
+    /// Each of them.
+    pub fn all(&self) -> &[Address] {
+        &self.all
+    }
+
+    /// As the user wrote it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
 /// `%41` as `A`; what is no such escape stays.
 fn percent_decoded(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
@@ -232,6 +291,28 @@ mod tests {
                 "{text}: {error}"
             );
         }
+    }
+
+    #[test]
+    fn a_mirror_has_two_addresses() {
+        let parts = |text: &str| {
+            let all = Addresses::parse(text).expect(text);
+            all.all()
+                .iter()
+                .map(|address| address.text().to_owned())
+                .collect::<Vec<_>>()
+        };
+        for (first, second) in [
+            ("nbd://a/x", "nbd://b/y+z"),
+            ("nbd+unix:///x?socket=/a+b", "nbds://c"),
+            ("nbd://a", "nbd+unix:///?socket=/b"),
+            ("nbds+unix:///?socket=/a", "nbds+unix:///?socket=/b"),
+        ] {
+            assert_eq!(parts(&format!("{first}+{second}")), [first, second]);
+            assert_eq!(parts(first), [first]);
+        }
+        let error = Addresses::parse("nbd://a+nbd://b+nbd://c").expect_err("three");
+        assert!(error.to_string().contains("a mirror has two"), "{error}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use tokio::net::UnixStream;
 
-use crate::area::Area;
+use crate::mirror::Store;
 use crate::transfer::Target;
 
 /// An engine's memory, mapped.
@@ -96,7 +96,7 @@ impl Target for Order {
 }
 
 /// The descriptors of a registration: the memory, the end of the socket, the bell and the description of the area.
-pub async fn serve(area: Rc<Area>, bytes: u64, fds: Vec<OwnedFd>) -> io::Result<()> {
+pub async fn serve(store: Rc<dyn Store>, bytes: u64, fds: Vec<OwnedFd>) -> io::Result<()> {
     let [memory, life, bell, own] =
         <[OwnedFd; 4]>::try_from(fds).map_err(|_| io::Error::from(Errno::INVAL))?;
     let channel = Channel::attach(Box::new(Mapped::of(&memory)?)).ok_or(Errno::INVAL)?;
@@ -111,7 +111,7 @@ pub async fn serve(area: Rc<Area>, bytes: u64, fds: Vec<OwnedFd>) -> io::Result<
     let mut told = [0; 64];
     loop {
         while let Some(request) = engine.channel.take() {
-            begin(&area, bytes, &engine, request);
+            begin(&store, bytes, &engine, request);
         }
         life.readable().await?;
         match life.try_read(&mut told) {
@@ -124,7 +124,7 @@ pub async fn serve(area: Rc<Area>, bytes: u64, fds: Vec<OwnedFd>) -> io::Result<
     }
     // Its last requests.
     while let Some(request) = engine.channel.take() {
-        begin(&area, bytes, &engine, request);
+        begin(&store, bytes, &engine, request);
     }
     while Rc::strong_count(&engine) > 1 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -132,11 +132,11 @@ pub async fn serve(area: Rc<Area>, bytes: u64, fds: Vec<OwnedFd>) -> io::Result<
     Ok(())
 }
 
-fn begin(area: &Area, bytes: u64, engine: &Rc<Engine>, request: Request) {
+fn begin(store: &Rc<dyn Store>, bytes: u64, engine: &Rc<Engine>, request: Request) {
     let engine = Rc::clone(engine);
     let target = Box::new(Order { engine, request });
     match request.offset + u64::from(request.bytes) <= bytes {
-        true => area.submit(request.direction, request.offset, request.bytes, target),
+        true => Rc::clone(store).submit(request.direction, request.offset, request.bytes, target),
         false => target.end(Errno::INVAL.raw_os_error()),
     }
 }

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use crate::address::Address;
+use crate::address::Addresses;
 use crate::words::{self, Order, Report};
 
 /// The subcommand that is the relay.
@@ -31,13 +31,11 @@ pub struct Opened {
     pub bytes: u64,
     /// Bytes at the front that no engine may write.
     pub reserved_bytes: u64,
-    /// For the user.
-    pub notes: Vec<String>,
     /// The socket on which engines register channels.
     pub register: OwnedFd,
 }
 
-fn failed(address: &Address, error: &io::Error) -> String {
+fn failed(address: &Addresses, error: &io::Error) -> String {
     format!("swap area {}: foreswap's relay: {error}", address.text())
 }
 
@@ -115,7 +113,7 @@ impl Relay {
     /// The text says why the area cannot be used, and what to do.
     pub fn open(
         &mut self,
-        address: &Address,
+        address: &Addresses,
         bytes: Option<u64>,
         timeout: Duration,
     ) -> Result<Opened, String> {
@@ -136,7 +134,7 @@ impl Relay {
     /// The relay has ended.
     pub fn begin_to_open(
         &mut self,
-        address: &Address,
+        address: &Addresses,
         bytes: Option<u64>,
         timeout: Duration,
     ) -> Result<u32, String> {
@@ -197,13 +195,11 @@ impl Relay {
                 area,
                 bytes,
                 reserved_bytes,
-                notes,
             } => {
                 let opened = fds.pop().map(|register| Opened {
                     area,
                     bytes,
                     reserved_bytes,
-                    notes,
                     register,
                 });
                 let opened = opened.ok_or_else(|| "the relay sent no socket".to_owned());

@@ -16,6 +16,7 @@ mod area;
 mod channel;
 mod errno;
 mod mark;
+mod mirror;
 mod nbd;
 mod served;
 mod tls;

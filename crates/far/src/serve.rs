@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use foreswap_store::area::PAGE_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -16,7 +17,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
 
+use crate::address::Addresses;
+use crate::area::Area;
 use crate::channel;
+use crate::mirror::{Mirror, Store};
 use crate::served::Served;
 use crate::words::{self, Order, Report};
 
@@ -24,7 +28,64 @@ use crate::words::{self, Order, Report};
 const NAME: &std::ffi::CStr = c"foreswap-relay";
 
 /// The open areas, by the supervisor's numbers.
-type Areas = Vec<(u32, Rc<Served>)>;
+type Areas = Vec<(u32, Open)>;
+
+/// An open area: that of one server, or of two.
+struct Open {
+    servers: Vec<Rc<Served>>,
+    store: Rc<dyn Store>,
+    bytes: u64,
+}
+
+impl Open {
+    async fn new(
+        relay: &Rc<Relay>,
+        text: &str,
+        bytes: Option<u64>,
+        timeout: Duration,
+    ) -> Result<Self, String> {
+        let addresses = Addresses::parse(text).map_err(|error| error.to_string())?;
+        let has_copy = addresses.all().len() > 1;
+        let mut servers: Vec<Rc<Served>> = Vec::new();
+        for address in addresses.all() {
+            let opened = Served::open(relay, address.clone(), has_copy, bytes, timeout).await;
+            match opened {
+                Ok(server) => servers.push(server),
+                Err(why) => {
+                    for server in servers {
+                        let _ = server.close().await;
+                    }
+                    return Err(format!("swap area {}: {why}", address.text()));
+                }
+            }
+        }
+        let areas = servers.iter().map(|server| Rc::clone(&server.area));
+        let areas: Vec<Rc<Area>> = areas.collect();
+        let store: Rc<dyn Store> = match <[Rc<Area>; 2]>::try_from(areas) {
+            Ok(both) => Rc::new(Mirror::new(both)),
+            Err(mut one) => one.pop().ok_or_else(|| "no server is named".to_owned())?,
+        };
+        let bytes = servers.iter().map(|server| server.bytes).min();
+        Ok(Self {
+            bytes: bytes.unwrap_or(0),
+            servers,
+            store,
+        })
+    }
+
+    /// Ends it. Why its contents may still be there.
+    async fn close(self) -> Option<String> {
+        let mut left = Vec::new();
+        for server in self.servers {
+            let name = server.area.name.clone();
+            let closed = server.close().await;
+            left.extend(closed.err().map(|why| {
+                format!("swap area {name}: what was put there may still be there ({why})")
+            }));
+        }
+        (!left.is_empty()).then(|| left.join("; "))
+    }
+}
 
 /// What all tasks share.
 pub(crate) struct Relay {
@@ -106,9 +167,8 @@ async fn serve(control: OwnedFd) -> io::Result<()> {
                 let timeout = Duration::from_millis(timeout_ms);
                 spawn_local(async move {
                     match open(&relay, area, &address, bytes, timeout).await {
-                        Ok(served) => areas.borrow_mut().push((area, served)),
+                        Ok(opened) => areas.borrow_mut().push((area, opened)),
                         Err(why) => {
-                            let why = format!("swap area {address}: {why}");
                             relay.report(&Report::Failed { area, why }, &[]);
                         }
                     }
@@ -117,17 +177,12 @@ async fn serve(control: OwnedFd) -> io::Result<()> {
             Order::Close { area } => {
                 let mut areas = areas.borrow_mut();
                 let at = areas.iter().position(|(number, _)| *number == area);
-                let served = at.map(|at| areas.swap_remove(at).1);
+                let open = at.map(|at| areas.swap_remove(at).1);
                 drop(areas);
                 let relay = Rc::clone(&relay);
                 spawn_local(async move {
-                    let left = match served {
-                        Some(served) => served.close().await.err().map(|why| {
-                            format!(
-                                "swap area {}: what was put there may still be there ({why})",
-                                served.area.name
-                            )
-                        }),
+                    let left = match open {
+                        Some(open) => open.close().await,
                         None => None,
                     };
                     relay.report(&Report::Closed { area, left }, &[]);
@@ -140,8 +195,8 @@ async fn serve(control: OwnedFd) -> io::Result<()> {
     }
     // The supervisor was killed, or had no time for it.
     let rest: Vec<_> = areas.borrow_mut().drain(..).collect();
-    for (_, served) in rest {
-        let _ = served.close().await;
+    for (_, open) in rest {
+        let _ = open.close().await;
     }
     Ok(())
 }
@@ -181,29 +236,29 @@ async fn open(
     address: &str,
     bytes: Option<u64>,
     timeout: Duration,
-) -> Result<Rc<Served>, String> {
-    let served = Served::open(relay, address, bytes, timeout).await?;
+) -> Result<Open, String> {
+    let opened = Open::new(relay, address, bytes, timeout).await?;
     let flags = SocketFlags::CLOEXEC;
     let failed = |errno: Errno| format!("no socket for engines ({errno})");
     let (register, its) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
     spawn_local(register_channels(
         Rc::clone(relay),
-        Rc::clone(&served),
+        Rc::clone(&opened.store),
+        opened.bytes,
         register,
     ));
     let report = Report::Opened {
         area,
-        bytes: served.bytes,
-        reserved_bytes: served.reserved_bytes(),
-        notes: served.notes.borrow_mut().drain(..).collect(),
+        bytes: opened.bytes,
+        reserved_bytes: PAGE_BYTES,
     };
     relay.report(&report, &[its.as_fd()]);
-    Ok(served)
+    Ok(opened)
 }
 
 /// Serves the channels that engines register, until all of them and the supervisor have closed the socket.
-async fn register_channels(relay: Rc<Relay>, served: Rc<Served>, socket: OwnedFd) {
+async fn register_channels(relay: Rc<Relay>, store: Rc<dyn Store>, bytes: u64, socket: OwnedFd) {
     let Ok(socket) = watched(socket) else {
         return;
     };
@@ -216,13 +271,12 @@ async fn register_channels(relay: Rc<Relay>, served: Rc<Served>, socket: OwnedFd
             continue;
         }
         match words::receive_bytes(socket.get_ref()) {
-            Ok((bytes, fds)) if !bytes.is_empty() => {
-                let (relay, area) = (Rc::clone(&relay), Rc::clone(&served.area));
+            Ok((version, fds)) if !version.is_empty() => {
+                let (relay, store) = (Rc::clone(&relay), Rc::clone(&store));
                 relay.channels.set(relay.channels.get() + 1);
-                let bytes = served.bytes;
                 spawn_local(async move {
                     // An engine of another version, or one that was killed meanwhile, sees the end of its socket.
-                    let _ = channel::serve(area, bytes, fds).await;
+                    let _ = channel::serve(store, bytes, fds).await;
                     relay.channels.set(relay.channels.get() - 1);
                     relay.fewer.notify_one();
                 });

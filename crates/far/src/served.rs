@@ -40,12 +40,12 @@ pub(crate) struct Served {
     pub area: Rc<Area>,
     /// Bytes in use, a multiple of 4 KiB.
     pub bytes: u64,
-    /// For the user.
-    pub notes: RefCell<Vec<String>>,
     server: Server,
     export: Export,
     run: Run,
     beat: Cell<u64>,
+    /// The mark is there.
+    is_claimed: Cell<bool>,
     /// The page that was there before, if it was the header of `mkswap`.
     before: RefCell<Option<Box<Page>>>,
     links: Cell<u32>,
@@ -68,11 +68,12 @@ impl Served {
     /// Connects, looks at what is on the export, and marks it.
     pub(crate) async fn open(
         relay: &Rc<Relay>,
-        text: &str,
+        address: Address,
+        has_copy: bool,
         bytes: Option<u64>,
         timeout: Duration,
     ) -> Result<Rc<Self>, String> {
-        let address = Address::parse(text).map_err(|error| error.to_string())?;
+        let name = address.text().to_owned();
         let identity = address.tls.as_ref();
         let identity = identity.map(|tls| tls::identity(tls, &address.place));
         let server = Server {
@@ -89,13 +90,16 @@ impl Served {
             }
         });
         let served = Rc::new(Self {
-            area: Rc::new(Area::new(text.to_owned(), timeout, say)),
+            area: Rc::new(match has_copy {
+                true => Area::with_copy(name, timeout, say),
+                false => Area::new(name, timeout, say),
+            }),
             bytes,
-            notes: RefCell::default(),
             server,
             export,
             run: mark::draw().map_err(|error| error.to_string())?,
             beat: Cell::new(1),
+            is_claimed: Cell::new(false),
             before: RefCell::default(),
             links: Cell::new(0),
             fewer: Notify::new(),
@@ -103,6 +107,7 @@ impl Served {
         served.begin(stream);
         match served.claim().await {
             Ok(()) => {
+                served.is_claimed.set(true);
                 spawn_local(Rc::clone(&served).beat_on());
                 Ok(served)
             }
@@ -111,11 +116,6 @@ impl Served {
                 Err(why)
             }
         }
-    }
-
-    /// The page of the mark.
-    pub(crate) fn reserved_bytes(&self) -> u64 {
-        PAGE_BYTES
     }
 
     fn begin(self: &Rc<Self>, first: Box<dyn Stream>) {
@@ -179,10 +179,20 @@ impl Served {
     async fn again(&self) -> Result<Box<dyn Stream>, Problem> {
         let patience = CONNECTING.min(self.area.timeout);
         let (stream, export) = self.server.connect(patience).await?;
-        match export.bytes >= self.bytes {
-            true => Ok(stream),
-            false => Err(Problem::Refused("the export is smaller now".to_owned())),
+        if export.bytes < self.bytes {
+            return Err(Problem::Refused("the export is smaller now".to_owned()));
         }
+        if !self.is_claimed.get() {
+            return Ok(stream);
+        }
+        // Before anything is read: what the server has may not be what it had.
+        let (stream, page) = nbd::first_page(stream).await?;
+        match mark::read(&page) {
+            Some((run, _)) if run == self.run => {}
+            Some(_) => self.area.on_taken(),
+            None => self.area.on_lost(),
+        }
+        Ok(stream)
     }
 
     /// Refuses an export with a user's data, or one that another run uses; then marks it.

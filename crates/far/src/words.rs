@@ -54,8 +54,6 @@ pub enum Report {
         bytes: u64,
         /// Bytes at the front that no engine may write.
         reserved_bytes: u64,
-        /// For the user.
-        notes: Vec<String>,
     },
     /// It cannot.
     Failed {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use foreswap::key::RunKey;
 use foreswap::ledger::protocol::AreaStep;
 use foreswap::ledger::{AreaId, AreaState, Ledger, MAX_AREAS, ProcessState};
-use foreswap_far::address::Address;
+use foreswap_far::address::Addresses;
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
 
 use super::list;
@@ -68,7 +68,7 @@ struct Job {
 #[derive(Debug)]
 struct Opening {
     client: u64,
-    address: Address,
+    address: Addresses,
     /// Its number with the relay.
     number: u32,
     priority: Option<i32>,

@@ -1,4 +1,4 @@
-//! The last connection to an export: what was written to it is discarded, one request after the other.
+//! Requests one after the other, on a connection that is not at work: a look at the mark before it is, and the discard at the end.
 
 use std::io;
 use std::ops::Range;
@@ -10,6 +10,19 @@ use super::{REPLY, Stream, command, reply, request};
 
 /// Bytes of one request.
 const STEP: u64 = 1 << 30;
+
+/// Reads the first page.
+///
+/// # Errors
+/// The connection breaks, or the server refuses.
+pub async fn first_page(mut stream: Box<dyn Stream>) -> io::Result<(Box<dyn Stream>, Box<Page>)> {
+    let mut page = Page::zeroed();
+    let head = request(command::READ, 0, 0, page.0.len() as u32);
+    stream.write_all(&head).await?;
+    confirm(&mut stream, 0).await?;
+    stream.read_exact(&mut page.0).await?;
+    Ok((stream, page))
+}
 
 /// Discards `used` with `command`, if the server has one, writes `first` to the first page, and hangs up.
 ///

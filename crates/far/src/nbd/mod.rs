@@ -7,7 +7,7 @@ mod link;
 mod polling;
 
 pub use handshake::{Export, Problem, connect};
-pub use leave::leave;
+pub use leave::{first_page, leave};
 pub use link::run;
 
 use tokio::io::{AsyncRead, AsyncWrite};

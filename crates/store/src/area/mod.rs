@@ -126,13 +126,7 @@ impl OpenArea {
     ///
     /// # Errors
     /// The system has no memory or descriptor for the file.
-    pub fn far(
-        name: &str,
-        bytes: u64,
-        reserved_bytes: u64,
-        notes: Vec<String>,
-        far: Far,
-    ) -> Result<Self, AreaError> {
+    pub fn far(name: &str, bytes: u64, reserved_bytes: u64, far: Far) -> Result<Self, AreaError> {
         let path = PathBuf::from(name);
         let file = memory_file(c"foreswap-far", MemfdFlags::CLOEXEC)
             .map_err(|errno| AreaError::on_io(&path, errno.into()))?;
@@ -142,7 +136,7 @@ impl OpenArea {
             bytes,
             reserved_bytes,
             direct: false,
-            notes,
+            notes: Vec::new(),
             is_ram: false,
             far: Some(far),
             named: false,
