@@ -53,8 +53,10 @@ pub struct Area {
     /// Transfers have failed since the last message about it.
     told_late: Cell<bool>,
     told_down: Cell<bool>,
-    /// What was there when this value was made is not there any more.
-    is_lost: Cell<bool>,
+    /// How often what was there was found to be gone.
+    losses: Cell<u32>,
+    /// The end of the part that was ever written.
+    reach: Cell<u64>,
     /// Another area has the same pages.
     has_copy: bool,
     /// Connections that wait for a part, by number.
@@ -78,7 +80,8 @@ impl Area {
             is_taken: Cell::new(false),
             told_late: Cell::new(false),
             told_down: Cell::new(false),
-            is_lost: Cell::new(false),
+            losses: Cell::new(0),
+            reach: Cell::new(0),
             has_copy: false,
             idle: RefCell::default(),
             say,
@@ -104,6 +107,10 @@ impl Area {
         }
         if self.is_given_up() {
             return target.end(errno::TIMED_OUT);
+        }
+        if is_write {
+            let end = offset + u64::from(bytes);
+            self.reach.set(self.reach.get().max(end));
         }
         for part in Transfer::parts(direction, offset, bytes, target) {
             self.queue(part);
@@ -252,7 +259,8 @@ impl Area {
 
     /// The mark is not there any more: the server has lost what was on the export.
     pub fn on_lost(&self) {
-        if !self.is_lost.replace(true) {
+        self.losses.set(self.losses.get() + 1);
+        if self.losses.get() == 1 {
             let then = match self.has_copy {
                 true => "its mirror has the pages",
                 false => "a touch of a page from there raises SIGBUS",
@@ -265,9 +273,14 @@ impl Area {
         }
     }
 
-    /// Whether what was there at first is lost.
-    pub fn is_lost(&self) -> bool {
-        self.is_lost.get()
+    /// How often all that was there was lost.
+    pub fn losses(&self) -> u32 {
+        self.losses.get()
+    }
+
+    /// The end of the part that was ever written, in bytes.
+    pub fn reach(&self) -> u64 {
+        self.reach.get()
     }
 
     /// Whether somebody else uses the export.

@@ -49,8 +49,8 @@ struct OfTwo {
     area: Rc<Area>,
     /// Pages whose last write failed here.
     lacks: RefCell<BTreeSet<u64>>,
-    /// Pages written since the server lost what was on it, if it did.
-    since: RefCell<BTreeSet<u64>>,
+    /// Pages written since the server last lost what was on it, and the number of that loss.
+    since: RefCell<(u32, BTreeSet<u64>)>,
 }
 
 impl OfTwo {
@@ -58,19 +58,25 @@ impl OfTwo {
         if self.lacks.borrow().range(pages.clone()).next().is_some() {
             return false;
         }
-        let since = self.since.borrow();
-        !self.area.is_lost() || pages.into_iter().all(|page| since.contains(&page))
+        let (loss, since) = &*self.since.borrow();
+        let losses = self.area.losses();
+        losses == 0 || *loss == losses && pages.into_iter().all(|page| since.contains(&page))
     }
 
     fn note(&self, pages: Range<u64>, is_written: bool) {
         let mut lacks = self.lacks.borrow_mut();
+        let (loss, since) = &mut *self.since.borrow_mut();
+        if *loss != self.area.losses() {
+            *loss = self.area.losses();
+            since.clear();
+        }
         for page in pages {
             match is_written {
                 true => lacks.remove(&page),
                 false => lacks.insert(page),
             };
-            if is_written && self.area.is_lost() {
-                self.since.borrow_mut().insert(page);
+            if is_written && *loss > 0 {
+                since.insert(page);
             }
         }
     }
@@ -454,6 +460,11 @@ mod tests {
             bench.take(which).end(0);
             assert_eq!(bench.ended(), [(page, 0)]);
         }
+        // Once more.
+        bench.area(0).on_lost();
+        bench.submit(Read, 2, 1);
+        bench.take(1).end(0);
+        assert_eq!(bench.ended(), [(2, 0)]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use foreswap_store::area::PAGE_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
@@ -120,6 +121,10 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
         _ => return Ok(()),
     }
     let _ = rustix::process::setsid();
+    // Each channel takes four descriptors.
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    let _ = setrlimit(Resource::Nofile, files);
     // It may outlive the run: nobody's terminal, pipe or folder is kept.
     let _ = rustix::process::chdir(c"/");
     if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {

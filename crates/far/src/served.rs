@@ -186,11 +186,22 @@ impl Served {
             return Ok(stream);
         }
         // Before anything is read: what the server has may not be what it had.
-        let (stream, page) = nbd::first_page(stream).await?;
+        let looked = tokio::time::timeout(patience, self.look(stream));
+        looked.await.unwrap_or(Err(Problem::TimedOut(patience)))
+    }
+
+    /// Looks whether the mark is there, on a new connection.
+    async fn look(&self, mut stream: Box<dyn Stream>) -> Result<Box<dyn Stream>, Problem> {
+        let page = nbd::read_first_page(&mut stream).await?;
         match mark::read(&page) {
             Some((run, _)) if run == self.run => {}
             Some(_) => self.area.on_taken(),
-            None => self.area.on_lost(),
+            None => {
+                self.area.on_lost();
+                // Other connections need not say so again.
+                let ours = mark::page(self.run, self.beat.get());
+                nbd::write_first_page(&mut stream, &ours).await?;
+            }
         }
         Ok(stream)
     }
@@ -374,7 +385,7 @@ impl Served {
         };
         let last = self.before.borrow_mut().take();
         let last = last.unwrap_or_else(contents::header);
-        let used = PAGE_BYTES..self.bytes;
+        let used = PAGE_BYTES..self.bytes.min(self.area.reach()).max(PAGE_BYTES);
         let done = nbd::leave(stream, export.discards_by(), used, &last).await;
         done.map_err(|error| error.to_string())
     }

@@ -15,13 +15,24 @@ const STEP: u64 = 1 << 30;
 ///
 /// # Errors
 /// The connection breaks, or the server refuses.
-pub async fn first_page(mut stream: Box<dyn Stream>) -> io::Result<(Box<dyn Stream>, Box<Page>)> {
+pub async fn read_first_page(stream: &mut Box<dyn Stream>) -> io::Result<Box<Page>> {
     let mut page = Page::zeroed();
     let head = request(command::READ, 0, 0, page.0.len() as u32);
     stream.write_all(&head).await?;
-    confirm(&mut stream, 0).await?;
+    confirm(stream, 0).await?;
     stream.read_exact(&mut page.0).await?;
-    Ok((stream, page))
+    Ok(page)
+}
+
+/// Writes it.
+///
+/// # Errors
+/// As [`read_first_page`].
+pub async fn write_first_page(stream: &mut Box<dyn Stream>, page: &Page) -> io::Result<()> {
+    let head = request(command::WRITE, 0, 0, page.0.len() as u32);
+    stream.write_all(&head).await?;
+    stream.write_all(&page.0).await?;
+    confirm(stream, 0).await
 }
 
 /// Discards `used` with `command`, if the server has one, writes `first` to the first page, and hangs up.
@@ -46,11 +57,7 @@ pub async fn leave(
             at += bytes;
         }
     }
-    cookie += 1;
-    let head = request(command::WRITE, cookie, 0, first.0.len() as u32);
-    stream.write_all(&head).await?;
-    stream.write_all(&first.0).await?;
-    confirm(&mut stream, cookie).await?;
+    write_first_page(&mut stream, first).await?;
     let head = request(command::DISCONNECT, cookie + 1, 0, 0);
     stream.write_all(&head).await?;
     stream.shutdown().await

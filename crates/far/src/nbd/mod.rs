@@ -7,7 +7,7 @@ mod link;
 mod polling;
 
 pub use handshake::{Export, Problem, connect};
-pub use leave::{first_page, leave};
+pub use leave::{leave, read_first_page, write_first_page};
 pub use link::run;
 
 use tokio::io::{AsyncRead, AsyncWrite};
