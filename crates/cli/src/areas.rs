@@ -190,7 +190,8 @@ impl Opener {
             };
             // As for other orphans: somebody has to reap it.
             reaping::begin();
-            self.relay = Some(Relay::start().map_err(refused)?);
+            let first = self.relay.as_ref().map_or(0, Relay::next_area);
+            self.relay = Some(Relay::start(first).map_err(refused)?);
         }
         let missing = || AreasError::Far(format!("swap area {name}: no relay"));
         self.relay.as_mut().ok_or_else(missing)

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -26,6 +27,19 @@ pub fn binary() -> PathBuf {
         path.display()
     );
     path
+}
+
+/// Runs a command about a run whose sockets are in `runtime` (XDG_RUNTIME_DIR); it must succeed.
+#[track_caller]
+pub fn tell(runtime: &Path, words: &[&str]) {
+    let output = Command::new(binary())
+        .args(words)
+        .env("XDG_RUNTIME_DIR", runtime)
+        .stdin(Stdio::null())
+        .output()
+        .expect("foreswap starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {text}");
 }
 
 /// Every key that `--stats` must hold as a number.

@@ -4,10 +4,9 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use foreswap_e2e::foreswap::binary;
+use foreswap_e2e::foreswap::tell;
 use foreswap_e2e::process::{Running, Scratch};
 use foreswap_e2e::system::area_file;
 use foreswap_e2e::{Job, MIB, Managed, program, requirement};
@@ -137,17 +136,6 @@ fn a_changed_bit_is_a_bus_error() {
         let told = |line: &str| line.contains(&name) && line.contains("offset");
         assert!(outcome.stderr.lines().any(told), "{}", outcome.stderr);
     }
-}
-
-fn tell(runtime: &Path, words: &[&str]) {
-    let output = Command::new(binary())
-        .args(words)
-        .env("XDG_RUNTIME_DIR", runtime)
-        .stdin(Stdio::null())
-        .output()
-        .expect("foreswap starts");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{words:?}: {text}");
 }
 
 /// The program verifies and rewrites its memory, and forks children that verify theirs, while its area is replaced.

@@ -56,9 +56,11 @@ pub struct Relay {
 impl Relay {
     /// Starts the relay: the executable of this process with the subcommand [`COMMAND`], and a socket as standard input.
     ///
+    /// The numbers of its areas begin with `first`: those of a relay that has ended must not be taken for them.
+    ///
     /// # Errors
     /// It cannot be started.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(first: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (socket, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         let mut child = Command::new("/proc/self/exe")
@@ -72,7 +74,7 @@ impl Relay {
         let mut relay = Self {
             socket,
             pid: None,
-            areas: 0,
+            areas: first,
             closing: BTreeSet::new(),
             said: VecDeque::new(),
             answers: BTreeMap::new(),
@@ -81,6 +83,11 @@ impl Relay {
         let (started, fds) = relay.next(Instant::now() + GRACE)?;
         relay.note(started, fds);
         Ok(relay)
+    }
+
+    /// The number of its next area.
+    pub fn next_area(&self) -> u32 {
+        self.areas
     }
 
     /// Its process.

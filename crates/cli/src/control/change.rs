@@ -4,20 +4,17 @@
 //! writing to an area, then empty it, and it is closed when no slot of it is in use. One such change runs at a time;
 //! its client cancels it by closing the connection.
 
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use foreswap::key::RunKey;
 use foreswap::ledger::protocol::AreaStep;
 use foreswap::ledger::{AreaId, AreaState, Ledger, MAX_AREAS, ProcessState};
 use foreswap_far::address::Addresses;
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
 
-use super::list;
 use super::server::Control;
 use super::words::{Area, Progress, Reply, Request};
-use crate::area_file::Descriptors;
+use super::{joining, list};
 use crate::areas::{self, Areas, AreasError, Spec};
 use crate::args::Encrypt;
 use crate::auto_memory::AutoMemory;
@@ -263,7 +260,7 @@ fn attach(
     priority: Option<i32>,
     parts: &mut Parts<'_>,
 ) -> Result<Job, String> {
-    match describe(&mut open, priority, parts) {
+    match joining::describe(&mut open, priority, parts) {
         Ok((area, descriptors, name, text)) => {
             parts.areas.add(area, open);
             parts.sessions.add_area(area, descriptors);
@@ -276,48 +273,6 @@ fn attach(
             Err(why)
         }
     }
-}
-
-/// Puts an open area into the ledger. Its number, its descriptors, its name, and what is said when it is used.
-fn describe(
-    open: &mut OpenArea,
-    priority: Option<i32>,
-    parts: &mut Parts<'_>,
-) -> Result<(AreaId, Descriptors, String, String), String> {
-    let ledger = parts.sessions.ledger();
-    let there = list::areas(ledger);
-    let lowest = there.iter().map(|area| area.priority).min().unwrap_or(0);
-    let priority = priority.unwrap_or(lowest.saturating_sub(1));
-    let say = |error: &dyn std::error::Error| error.to_string();
-    let io = ledger.options().io;
-    if let (_, Some(why)) = areas::backend(io, std::slice::from_mut(open)) {
-        return Err(format!("{why}; start the run with --io threads to use it"));
-    }
-    let encrypt = parts.encrypt;
-    let info = areas::describe(open, priority, encrypt).map_err(|e| say(&e))?;
-    if areas::is_sealed(open, encrypt) && parts.sessions.key.is_none() {
-        parts.sessions.key = Some(RunKey::draw().map_err(|e| say(&e))?);
-    }
-    let descriptors = Descriptors::of(open).map_err(|e| say(&e))?;
-    let ledger = parts.sessions.ledger();
-    let added = ledger.add_area(&info, AreaState::Joining);
-    let area = added.map_err(|e| say(&e))?;
-    if let Err(error) = ledger.attach_ram(area, open.file.as_fd()) {
-        // SAFETY: this thread is the only one that uses the ledger.
-        unsafe { ledger.detach_area(area) };
-        ledger.set_area_state(area, AreaState::Absent);
-        return Err(say(&error));
-    }
-    let mut text = format!(
-        "{} is swap area {}: {}, priority {priority}",
-        info.name,
-        area.0,
-        humane(u64::from(info.slots) * PAGE_BYTES),
-    );
-    for note in &open.notes {
-        text = format!("{text}\n{note}");
-    }
-    Ok((area, descriptors, info.name, text))
 }
 
 /// The requested area.

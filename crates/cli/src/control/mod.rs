@@ -7,6 +7,7 @@
 pub mod asking;
 pub mod change;
 pub mod commands;
+mod joining;
 pub mod list;
 pub mod place;
 pub mod server;

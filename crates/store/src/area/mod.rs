@@ -11,6 +11,7 @@
 
 pub mod contents;
 mod error;
+mod far;
 pub mod lease;
 mod occupancy;
 mod room;
@@ -25,6 +26,7 @@ use rustix::fs::{FlockOperation, IFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 pub use error::AreaError;
+pub use far::Far;
 
 use contents::Contents;
 
@@ -111,38 +113,7 @@ pub struct OpenArea {
     named: bool,
 }
 
-/// How an area on a server is reached.
-#[derive(Debug)]
-pub struct Far {
-    /// The socket on which engines register their channels ([`crate::far::Client::open`]).
-    pub register: OwnedFd,
-    /// The relay's number of the area.
-    pub number: u32,
-}
-
 impl OpenArea {
-    /// An area on a server, of `bytes` bytes. Its file has no contents: it shows whose transfers are in progress
-    /// ([`lease`]).
-    ///
-    /// # Errors
-    /// The system has no memory or descriptor for the file.
-    pub fn far(name: &str, bytes: u64, reserved_bytes: u64, far: Far) -> Result<Self, AreaError> {
-        let path = PathBuf::from(name);
-        let file = memory_file(c"foreswap-far", MemfdFlags::CLOEXEC)
-            .map_err(|errno| AreaError::on_io(&path, errno.into()))?;
-        Ok(Self {
-            file: File::from(file),
-            path,
-            bytes,
-            reserved_bytes,
-            direct: false,
-            notes: Vec::new(),
-            is_ram: false,
-            far: Some(far),
-            named: false,
-        })
-    }
-
     /// Whether the area has a name, in which case its contents outlive the run until [`OpenArea::erase`].
     pub fn is_named(&self) -> bool {
         self.named
