@@ -19,7 +19,7 @@ pub struct Far {
 
 impl OpenArea {
     /// An area on a server, of `bytes` bytes. Its file has no contents: it shows whose transfers are in progress
-    /// ([`lease`]).
+    /// ([`super::lease`]).
     ///
     /// # Errors
     /// The system has no memory or descriptor for the file.
