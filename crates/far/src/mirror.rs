@@ -132,6 +132,10 @@ impl Mirror {
             return target.end(errno::IO);
         }
         // Neither has all of them.
+        self.read_by_page(offset, bytes, target);
+    }
+
+    fn read_by_page(self: Rc<Self>, offset: u64, bytes: u32, target: Box<dyn Target>) {
         let whole: Rc<dyn Target> = Rc::from(target);
         let left = Rc::new((Cell::new(bytes / PAGE as u32), Cell::new(0)));
         for at in (0..bytes).step_by(PAGE as usize) {
@@ -250,11 +254,27 @@ impl Target for Attempt {
         let other = &self.mirror.copies[1 - self.which];
         // The second attempt may wait for a server that is away. After it, the first may be back.
         let may_help = self.tries == 1 || self.tries < MOST_TRIES && other.area.is_up();
-        if errno == 0 || !may_help || !other.has(pages(self.offset, self.bytes)) {
-            return target.end(errno);
+        let mirror = Rc::clone(&self.mirror);
+        if errno == 0 {
+            target.end(0);
+        } else if may_help && other.has(pages(self.offset, self.bytes)) {
+            let (which, tries) = (1 - self.which, self.tries + 1);
+            mirror.read_from(which, tries, self.offset, self.bytes, target);
+        } else if may_help && u64::from(self.bytes) > PAGE {
+            // The other has some of them, perhaps.
+            mirror.read_by_page(self.offset, self.bytes, target);
+        } else if errno == errno::IO && self.tries < MOST_TRIES && !self.is_up() {
+            // Its server went away just now, and has the only copy: this waits until it is back.
+            mirror.read_from(self.which, self.tries + 1, self.offset, self.bytes, target);
+        } else {
+            target.end(errno);
         }
-        let (mirror, which, tries) = (Rc::clone(&self.mirror), 1 - self.which, self.tries + 1);
-        mirror.read_from(which, tries, self.offset, self.bytes, target);
+    }
+}
+
+impl Attempt {
+    fn is_up(&self) -> bool {
+        self.mirror.copies[self.which].area.is_up()
     }
 }
 
@@ -446,6 +466,27 @@ mod tests {
         bench.submit(Read, 2, 1);
         bench.take(1).end(0);
         assert_eq!(bench.ended(), [(1, 0), (2, 0), (2, 0)]);
+    }
+
+    #[test]
+    fn the_server_with_the_only_copy_is_waited_for() {
+        let mut bench = bench();
+        bench.written(1, [0, 0]);
+        bench.written(2, [0, errno::IO]);
+        bench.ended();
+        // It goes away in the middle of the read of one page, and of both.
+        for pages in [1, 2] {
+            bench.submit(Read, 3 - u64::from(pages), pages);
+            let sent = bench.take(0);
+            bench.area(0).on_down(0, vec![sent], "gone");
+            if pages == 2 {
+                bench.take(1).end(0);
+            }
+            assert_eq!(bench.ended(), [], "{pages} pages");
+            bench.area(0).on_up();
+            bench.take(0).end(0);
+            assert_eq!(bench.ended(), [(3 - u64::from(pages), 0)]);
+        }
     }
 
     #[test]
