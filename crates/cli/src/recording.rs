@@ -240,11 +240,13 @@ impl Recording {
 
     fn empty(&mut self, traced: &mut Traced) {
         let now = monotonic_ns();
+        let mut is_active = false;
         // The engine, or a program that writes to the ring, may be faster than this.
         for seen in (0..AT_ONCE).map_while(|_| traced.ring.take()) {
             let Some(event) = event(&seen) else {
                 continue;
             };
+            is_active = true;
             let time = seen.time.min(now).saturating_sub(self.start_ns);
             let task = match seen.tid {
                 0 => traced.main,
@@ -271,6 +273,11 @@ impl Recording {
                 },
             };
             self.push(Record { time, task, event });
+        }
+        if let Some(page) = &mut self.page
+            && is_active
+        {
+            page.on_active(traced.pid, now.saturating_sub(self.start_ns));
         }
         let lost = traced.ring.lost();
         if lost > traced.lost {

@@ -112,6 +112,14 @@ fn the_page_has_the_figures_of_the_run() {
         text.matches("anonymous").count() >= 2 && text.contains(" swaps_once (process "),
         "{text}"
     );
+    // The function that fills and the one that reads it, with lines of their sources.
+    let code = text.split("<h2>Which code waited</h2>").nth(1);
+    let code = code.and_then(|rest| rest.split("</section>").next());
+    let code = code.expect("no section of the code that waited");
+    assert!(
+        code.contains(">fill<") && code.contains("check.h:") && code.contains(">small<"),
+        "{code}"
+    );
 
     let made = report(&[&trace, "--output".as_ref(), &of_trace]).succeeded();
     assert_eq!(made.text().trim(), of_trace.to_str().expect("text"));

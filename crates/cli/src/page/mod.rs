@@ -8,6 +8,7 @@
 pub mod activity;
 mod axis;
 mod chart;
+mod code;
 pub mod command;
 mod grid;
 mod heat;
@@ -62,6 +63,8 @@ pub struct Measured<'a> {
     pub processes: &'a [Process],
     /// Processes that are not among them.
     pub more_processes: usize,
+    /// The functions that waited for pages, those that waited most first.
+    pub functions: &'a [code::Function],
     /// When the run began.
     pub began: SystemTime,
 }

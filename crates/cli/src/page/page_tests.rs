@@ -80,6 +80,7 @@ fn page(title: &str, run: &Run, found: &Found, processes: &[Process]) -> String 
             areas: &[area],
             processes,
             more_processes: 0,
+            functions: &[],
             began: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         }),
         cut_off: false,

@@ -186,6 +186,7 @@ pub fn draw(story: &Story<'_>) -> Markup {
             @if story.measured.is_none() { ", and a trace does not have them" }
             ". Which code touched a page is not known: the kernel tells foreswap the address that was touched, not that of the \
              instruction."
+            @if story.measured.is_some() { " Threads that wait are looked at: see Which code waited." }
         }
     };
     section("Where in memory", &content)

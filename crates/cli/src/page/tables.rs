@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Measured, Process, Story, section};
+use super::{Measured, Process, Story, code, section};
 use crate::control::words::Area;
 use crate::report::{Run, grouped, plural};
 use crate::size::{humane, humane_ns};
@@ -203,6 +203,7 @@ pub fn draw(story: &Story<'_>) -> Markup {
     html! {
         @if let Some(measured) = &story.measured {
             @if measured.run.has_managed() { (latency(measured.run)) }
+            (code::draw(measured.functions))
             (processes(measured))
             @if !measured.areas.is_empty() { (areas(measured.areas)) }
             (files(measured.run))

@@ -10,6 +10,7 @@ use foreswap::ledger::StatsSnapshot;
 use foreswap_lab::trace::Record;
 
 use super::activity::Activity;
+use super::code::Samples;
 use super::timeline::{Sample, Timeline};
 use super::{Measured, Process, Story};
 use crate::control::list;
@@ -65,6 +66,7 @@ impl PageFile {
 #[derive(Debug)]
 pub struct Records {
     activity: Activity,
+    code: Samples,
     commands: HashMap<u32, String>,
     ended: Vec<Process>,
     more: usize,
@@ -75,6 +77,7 @@ impl Records {
     pub fn new(limit_pages: u64) -> Self {
         Self {
             activity: Activity::new(limit_pages),
+            code: Samples::default(),
             commands: HashMap::new(),
             ended: Vec::new(),
             more: 0,
@@ -92,13 +95,20 @@ impl Records {
         self.activity.record(record);
     }
 
+    /// Records of a process have come, `now` ns after the start.
+    pub fn on_active(&mut self, pid: u32, now: u64) {
+        self.code.on_active(pid, now);
+    }
+
     /// `now`, ns since the start: what can be seen of processes that live.
     pub fn look(&mut self, now: u64) {
         self.activity.look_at_names(now);
+        self.code.look(now);
     }
 
     /// A process has ended, or the page is written.
     pub fn on_end(&mut self, pid: u32, stats: &StatsSnapshot) {
+        self.code.on_end(pid);
         self.ended.push(Process {
             pid,
             command: self.commands.remove(&pid).unwrap_or_default(),
@@ -166,6 +176,7 @@ impl Watching {
     /// The run has ended. Returns the path of the page.
     pub fn write(self, run: &Run, records: Records) -> Result<PathBuf, PageError> {
         let found = records.activity.finish();
+        let functions = records.code.finish();
         self.file.write(&Story {
             title: self.title,
             found: &found,
@@ -175,6 +186,7 @@ impl Watching {
                 areas: &self.areas,
                 processes: &records.ended,
                 more_processes: records.more,
+                functions: &functions,
                 began: self.began,
             }),
             cut_off: false,
