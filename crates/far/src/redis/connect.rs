@@ -24,6 +24,13 @@ pub struct Connection {
     driver: AbortHandle,
 }
 
+impl Connection {
+    /// Whether the server has hung up.
+    pub fn is_over(&self) -> bool {
+        self.driver.is_finished()
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();

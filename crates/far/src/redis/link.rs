@@ -109,6 +109,9 @@ async fn work(
         if area.is_closed() && flights.is_empty() {
             return (Vec::new(), "the area is closed".to_owned());
         }
+        if connection.is_over() && flights.is_empty() {
+            break "the server has closed the connection".to_owned();
+        }
         if node.is_retired.get() {
             break "the node has no slots any more".to_owned();
         }
