@@ -164,20 +164,13 @@ fn pages_that_are_lost_are_bus_errors() {
     };
     for (comes_back, encrypt) in [(false, "far"), (true, "far"), (true, "never")] {
         let scratch = Scratch::new(test);
-        let Some(mut server) = Server::start(test, &scratch, &[]) else {
+        let Some(mut server) = Server::start(test, &scratch, &["--maxmemory", "90mb"]) else {
             return;
         };
         let disk = scratch.path().display().to_string();
         let encrypt = format!("--encrypt={encrypt}");
-        let managed = managed(&server.address()).options([
-            "--swap-size",
-            "64M",
-            "--swap",
-            &disk,
-            "--area-timeout",
-            "2s",
-            &encrypt,
-        ]);
+        let managed =
+            managed(&server.address()).options(["--swap", &disk, "--area-timeout", "2s", &encrypt]);
         let running = start(&job, &scratch, &managed);
         server.kill();
         if comes_back {
