@@ -77,7 +77,6 @@ pub async fn run(
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "it is the body of `run`")]
 async fn work(
     served: &Rc<Served>,
     node: &Rc<Node>,
