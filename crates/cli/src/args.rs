@@ -166,6 +166,11 @@ pub struct RunArgs {
     /// nbd://HOST:PORT/EXPORT is an export of an NBD server, nbds:// one that is reached by TLS, and
     /// nbd+unix:///EXPORT?socket=PATH one of a server on this machine. Two of them with a + in between keep a copy each.
     /// What is put there is encrypted. While the server is away, pages go to the next area.
+    ///
+    /// redis://HOST:PORT/DB is a Redis or Valkey server, rediss:// one that is reached by TLS, redis+unix:///?socket=PATH one of
+    /// this machine, and redis+cluster://HOST:PORT,HOST:PORT a cluster. ?replicas=N: a page is written when N replicas have it.
+    /// The size is --swap-size, else three quarters of what the server's maxmemory leaves free (without a maxmemory, of half of
+    /// its machine). Its password is better in ?password-file=PATH or FORESWAP_REDIS_PASSWORD: arguments show in ps.
     #[arg(long, value_name = "AREA")]
     pub swap: Vec<String>,
 

@@ -14,6 +14,7 @@ pub mod inputs;
 pub mod nbd;
 pub mod process;
 pub mod program;
+pub mod redis;
 pub mod requirement;
 pub mod system;
 

@@ -59,6 +59,8 @@ pub struct Area {
     reach: Cell<u64>,
     /// Another area has the same pages.
     has_copy: bool,
+    /// Connections take different parts: each is woken for each part.
+    is_routed: Cell<bool>,
     /// Connections that wait for a part, by number.
     idle: RefCell<BTreeMap<u32, Rc<Notify>>>,
     say: Say,
@@ -83,6 +85,7 @@ impl Area {
             losses: Cell::new(0),
             reach: Cell::new(0),
             has_copy: false,
+            is_routed: Cell::new(false),
             idle: RefCell::default(),
             say,
         }
@@ -94,6 +97,11 @@ impl Area {
             has_copy: true,
             ..Self::new(name, timeout, say)
         }
+    }
+
+    /// From now on each connection takes the parts that suit it, by [`Area::next_where`].
+    pub fn route(&self) {
+        self.is_routed.set(true);
     }
 
     /// Begins a transfer of `bytes` bytes at `offset`.
@@ -138,6 +146,9 @@ impl Area {
             false => &self.reads,
         };
         queue.borrow_mut().push_back(part);
+        if self.is_routed.get() {
+            return self.wake_all();
+        }
         // The lowest number: one read after the other goes over one connection, whose server's thread is awake.
         if let Some((_, link)) = self.idle.borrow_mut().pop_first() {
             link.notify_one();
@@ -148,6 +159,17 @@ impl Area {
     pub fn next(&self) -> Option<Part> {
         let read = self.reads.borrow_mut().pop_front();
         read.or_else(|| self.writes.borrow_mut().pop_front())
+    }
+
+    /// The next read, or write, that is `suitable` for a connection.
+    pub fn next_where(&self, is_write: bool, suitable: impl Fn(&Part) -> bool) -> Option<Part> {
+        let queue = match is_write {
+            true => &self.writes,
+            false => &self.reads,
+        };
+        let mut queue = queue.borrow_mut();
+        let at = queue.iter().position(suitable)?;
+        queue.remove(at)
     }
 
     /// Returns when connection `number` may have a part to send.
@@ -178,6 +200,40 @@ impl Area {
         self.paused.borrow_mut().push((when, part));
     }
 
+    /// The server has not carried a part out, and will later.
+    pub fn later(&self, mut part: Part) {
+        part.tries += 1;
+        if part.is_write() && part.tries >= WRITE_TRIES {
+            return part.end(errno::NO_SPACE);
+        }
+        if !part.is_write() && self.has_copy {
+            return part.end(errno::IO);
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << (part.tries - 1).min(16));
+        let when = Instant::now() + pause.min(MOST_PAUSE);
+        if when >= part.of.began + self.timeout {
+            let errno = match part.is_write() {
+                true => errno::NO_SPACE,
+                false => errno::TIMED_OUT,
+            };
+            return part.end(errno);
+        }
+        self.paused.borrow_mut().push((when, part));
+    }
+
+    /// Nobody knows whether a part was, or will be, carried out: a write fails, and its pages are never written again.
+    pub fn doubt(&self, part: Part) {
+        if !part.is_write() {
+            return self.queue(part);
+        }
+        let first = part.offset() / PAGE;
+        let pages = first..first + u64::from(part.bytes).div_ceil(PAGE);
+        // The mark is written again and again.
+        let pages = pages.filter(|page| *page != MARK);
+        self.doubtful.borrow_mut().extend(pages);
+        part.end(errno::IO);
+    }
+
     /// A connection is up.
     pub fn on_up(&self) {
         self.up.set(self.up.get() + 1);
@@ -195,18 +251,7 @@ impl Area {
     pub fn on_down(&self, number: u32, sent: Vec<Part>, why: &str) {
         self.up.set(self.up.get() - 1);
         self.idle.borrow_mut().remove(&number);
-        for part in sent {
-            if part.is_write() {
-                let first = part.offset() / PAGE;
-                let pages = first..first + u64::from(part.bytes).div_ceil(PAGE);
-                // The mark is written again and again.
-                let pages = pages.filter(|page| *page != MARK);
-                self.doubtful.borrow_mut().extend(pages);
-                part.end(errno::IO);
-            } else {
-                self.queue(part);
-            }
-        }
+        sent.into_iter().for_each(|part| self.doubt(part));
         if self.up.get() > 0 || self.is_closed.get() {
             return;
         }
@@ -242,6 +287,18 @@ impl Area {
         drop(paused);
         for part in refused {
             part.end(errno::NO_SPACE);
+        }
+    }
+
+    /// The node that parts are `meant` for is away: writes are refused, and reads wait unless there is a copy.
+    pub fn on_away(&self, meant: impl Fn(&Part) -> bool) {
+        while let Some(part) = self.next_where(true, &meant) {
+            part.end(errno::NO_SPACE);
+        }
+        while self.has_copy
+            && let Some(part) = self.next_where(false, &meant)
+        {
+            part.end(errno::IO);
         }
     }
 

@@ -149,7 +149,7 @@ impl Relay {
         self.areas += 1;
         let order = Order::Open {
             area,
-            address: address.text().to_owned(),
+            address: address.with_secrets().to_owned(),
             bytes,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         };

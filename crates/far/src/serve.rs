@@ -18,12 +18,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::address::Addresses;
+use crate::address::{Address, Addresses};
 use crate::area::Area;
 use crate::channel;
 use crate::mirror::{Mirror, Store};
-use crate::served::Served;
 use crate::words::{self, Order, Report};
+use crate::{nbd, redis};
 
 /// The process' name, as `ps` and `top` show it.
 const NAME: &std::ffi::CStr = c"foreswap-relay";
@@ -31,9 +31,56 @@ const NAME: &std::ffi::CStr = c"foreswap-relay";
 /// The open areas, by the supervisor's numbers.
 type Areas = Vec<(u32, Open)>;
 
+/// What an address was opened as.
+enum Served {
+    Nbd(Rc<nbd::Served>),
+    Redis(Rc<redis::Served>),
+}
+
+impl Served {
+    async fn open(
+        relay: &Rc<Relay>,
+        address: Address,
+        has_copy: bool,
+        bytes: Option<u64>,
+        timeout: Duration,
+    ) -> Result<Self, String> {
+        Ok(match address {
+            Address::Nbd(nbd) => {
+                Self::Nbd(nbd::Served::open(relay, nbd, has_copy, bytes, timeout).await?)
+            }
+            Address::Redis(of_redis) => {
+                let say = redis::speaker(relay);
+                Self::Redis(redis::Served::open(say, of_redis, has_copy, bytes, timeout).await?)
+            }
+        })
+    }
+
+    fn area(&self) -> &Rc<Area> {
+        match self {
+            Self::Nbd(nbd) => &nbd.area,
+            Self::Redis(redis) => &redis.area,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Nbd(nbd) => nbd.bytes,
+            Self::Redis(redis) => redis.bytes,
+        }
+    }
+
+    async fn close(&self) -> Result<(), String> {
+        match self {
+            Self::Nbd(nbd) => nbd.close().await,
+            Self::Redis(redis) => redis.close().await,
+        }
+    }
+}
+
 /// An open area: that of one server, or of two.
 struct Open {
-    servers: Vec<Rc<Served>>,
+    servers: Vec<Served>,
     store: Rc<dyn Store>,
     bytes: u64,
 }
@@ -47,7 +94,7 @@ impl Open {
     ) -> Result<Self, String> {
         let addresses = Addresses::parse(text).map_err(|error| error.to_string())?;
         let has_copy = addresses.all().len() > 1;
-        let mut servers: Vec<Rc<Served>> = Vec::new();
+        let mut servers: Vec<Served> = Vec::new();
         for address in addresses.all() {
             let opened = Served::open(relay, address.clone(), has_copy, bytes, timeout).await;
             match opened {
@@ -60,13 +107,13 @@ impl Open {
                 }
             }
         }
-        let areas = servers.iter().map(|server| Rc::clone(&server.area));
+        let areas = servers.iter().map(|server| Rc::clone(server.area()));
         let areas: Vec<Rc<Area>> = areas.collect();
         let store: Rc<dyn Store> = match <[Rc<Area>; 2]>::try_from(areas) {
             Ok(both) => Rc::new(Mirror::new(both)),
             Err(mut one) => one.pop().ok_or_else(|| "no server is named".to_owned())?,
         };
-        let bytes = servers.iter().map(|server| server.bytes).min();
+        let bytes = servers.iter().map(Served::bytes).min();
         Ok(Self {
             bytes: bytes.unwrap_or(0),
             servers,
@@ -78,7 +125,7 @@ impl Open {
     async fn close(self) -> Option<String> {
         let mut left = Vec::new();
         for server in self.servers {
-            let name = server.area.name.clone();
+            let name = server.area().name.clone();
             let closed = server.close().await;
             left.extend(closed.err().map(|why| {
                 format!("swap area {name}: what was put there may still be there ({why})")

@@ -12,6 +12,9 @@ use foreswap_store::ring::Direction;
 /// The most bytes of a part.
 pub const PART: u32 = 256 << 10;
 
+/// The byte from which on parts end at multiples of [`PART`]: behind the mark, as clusters of slots do.
+const FIRST: u64 = 4096;
+
 /// The owner of a transfer's memory, who hears of its end.
 pub trait Target {
     /// The first byte. The memory stays mapped as long as the value lives; nobody else uses it before the end.
@@ -54,18 +57,25 @@ impl Transfer {
         bytes: u32,
         target: Box<dyn Target>,
     ) -> impl Iterator<Item = Part> {
+        let unit = u64::from(PART);
+        // How far the first part goes.
+        let first = (unit - offset.wrapping_sub(FIRST) % unit).min(bytes.into()) as u32;
+        let rest = (first..bytes).step_by(PART as usize);
         let of = Rc::new(Self {
             direction,
             offset,
             began: Instant::now(),
             target,
-            left: Cell::new(bytes.div_ceil(PART)),
+            left: Cell::new(1 + (bytes - first).div_ceil(PART)),
             errno: Cell::new(0),
         });
-        (0..bytes).step_by(PART as usize).map(move |from| Part {
+        std::iter::once(0).chain(rest).map(move |from| Part {
             of: Rc::clone(&of),
             from,
-            bytes: PART.min(bytes - from),
+            bytes: match from {
+                0 => first,
+                _ => PART.min(bytes - from),
+            },
             tries: 0,
         })
     }
@@ -138,7 +148,11 @@ mod tests {
             .collect();
         assert_eq!(
             places,
-            [(0, PART), (PART.into(), PART), ((2 * PART).into(), 4096)]
+            [
+                (0, PART - 4096),
+                (u64::from(PART) - 4096, PART),
+                (u64::from(2 * PART) - 4096, 8192)
+            ]
         );
         for (number, part) in (1..).zip(&all) {
             part.memory().fill(number);
@@ -149,7 +163,11 @@ mod tests {
         }
         assert_eq!(ended.get(), Some(5));
         assert_eq!(
-            (memory[0], memory[PART as usize], memory[2 * PART as usize]),
+            (
+                memory[0],
+                memory[PART as usize - 4096],
+                memory[2 * PART as usize - 4096]
+            ),
             (1, 2, 3)
         );
     }

@@ -1,7 +1,9 @@
 //! Swap areas on NBD servers: the same bytes as on a disk, nothing to read on the server, and what is refused. What becomes
 //! of failures is in `failures`.
 
+mod cluster;
 mod failures;
+mod redis;
 
 use std::fs;
 use std::os::unix::fs::FileExt;

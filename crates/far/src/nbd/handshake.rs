@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::{Stream, flag};
-use crate::address::{Address, Place};
+use crate::address::{Nbd, Place};
 use crate::tls::Identity;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
@@ -82,7 +82,7 @@ fn refused<T>(why: impl Into<String>) -> Result<T, Problem> {
 /// # Errors
 /// See [`Problem`].
 pub async fn connect(
-    address: &Address,
+    address: &Nbd,
     identity: Option<&Identity>,
     patience: Duration,
 ) -> Result<(Box<dyn Stream>, Export), Problem> {
@@ -91,7 +91,7 @@ pub async fn connect(
 }
 
 async fn try_connect(
-    address: &Address,
+    address: &Nbd,
     identity: Option<&Identity>,
 ) -> Result<(Box<dyn Stream>, Export), Problem> {
     match &address.place {
@@ -107,7 +107,7 @@ async fn try_connect(
 
 async fn negotiate(
     mut stream: impl Stream + 'static,
-    address: &Address,
+    address: &Nbd,
     identity: Option<&Identity>,
 ) -> Result<(Box<dyn Stream>, Export), Problem> {
     greet(&mut stream).await?;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
-use super::polling::{Polling, SMALL};
 use super::{REPLY, REQUEST, Stream, command, reply, request};
 use crate::area::Area;
 use crate::errno;
+use crate::polling::{Polling, SMALL};
 use crate::transfer::{PART, Part};
 
 /// Requests that one system call sends.

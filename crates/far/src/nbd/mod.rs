@@ -4,11 +4,12 @@
 mod handshake;
 mod leave;
 mod link;
-mod polling;
+mod served;
 
 pub use handshake::{Export, Problem, connect};
 pub use leave::{leave, read_first_page, write_first_page};
 pub use link::run;
+pub(crate) use served::Served;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use foreswap_store::area::contents::{self, Contents, INSPECTED_BYTES, Page};
@@ -12,10 +12,11 @@ use foreswap_store::ring::Direction;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
 
-use crate::address::Address;
+use super::{Export, Problem, Stream};
+use crate::address;
 use crate::area::Area;
 use crate::mark::{self, BEAT, Run, WATCH};
-use crate::nbd::{self, Export, Problem, Stream};
+use crate::nbd;
 use crate::serve::Relay;
 use crate::tls::{self, Identity};
 use crate::transfer::Target;
@@ -54,7 +55,7 @@ pub(crate) struct Served {
 
 /// Where to connect to.
 struct Server {
-    address: Address,
+    address: address::Nbd,
     identity: Option<Identity>,
 }
 
@@ -68,12 +69,12 @@ impl Served {
     /// Connects, looks at what is on the export, and marks it.
     pub(crate) async fn open(
         relay: &Rc<Relay>,
-        address: Address,
+        address: address::Nbd,
         has_copy: bool,
         bytes: Option<u64>,
         timeout: Duration,
     ) -> Result<Rc<Self>, String> {
-        let name = address.text().to_owned();
+        let name = address.text.clone();
         let identity = address.tls.as_ref();
         let identity = identity.map(|tls| tls::identity(tls, &address.place));
         let server = Server {
@@ -83,12 +84,7 @@ impl Served {
         let connected = server.connect(CONNECTING.min(timeout)).await;
         let (stream, export) = connected.map_err(|problem| problem.to_string())?;
         let bytes = size(&export, bytes)?;
-        let to = Rc::downgrade(relay);
-        let say = Box::new(move |is_warning, text| {
-            if let Some(relay) = Weak::upgrade(&to) {
-                relay.say(is_warning, text);
-            }
-        });
+        let say = Box::new(crate::redis::speaker(relay));
         let served = Rc::new(Self {
             area: Rc::new(match has_copy {
                 true => Area::with_copy(name, timeout, say),

@@ -1,16 +1,33 @@
-//! The address of a far area, as users write it: the URIs of the NBD project.
+//! The address of a far area, as users write it. Each kind of server has a file of its own.
+//!
+//! What a user wrote may have a password in it. [`Address::text`] and [`Addresses::text`], which name the area in messages and
+//! lists, never do; only [`Addresses::with_secrets`], for the relay, has it.
+
+pub mod nbd;
+pub mod redis;
 
 use std::path::PathBuf;
 
 use url::{Host, Url};
 
-/// The kinds of addresses.
-const SCHEMES: [&str; 4] = ["nbd", "nbds", "nbd+unix", "nbds+unix"];
-/// The port of NBD servers.
-const PORT: u16 = 10809;
+pub use nbd::Nbd;
+pub use redis::Redis;
 
-/// Where the server is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The kinds of addresses.
+const SCHEMES: [&str; 9] = [
+    "nbd",
+    "nbds",
+    "nbd+unix",
+    "nbds+unix",
+    "redis",
+    "rediss",
+    "redis+unix",
+    "redis+cluster",
+    "rediss+cluster",
+];
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A host name or an address without brackets, and a port.
     Tcp(String, u16),
@@ -18,8 +35,39 @@ pub enum Place {
     Unix(PathBuf),
 }
 
+impl Place {
+    /// The place in `url`, or `socket`.
+    fn of(
+        url: &Url,
+        is_unix: bool,
+        socket: Option<PathBuf>,
+        port: u16,
+        tls: &Tls,
+    ) -> Result<Self, String> {
+        // The supervisor of a run and the relay are in other folders.
+        for path in [&socket, &tls.certificates].into_iter().flatten() {
+            if path.is_relative() {
+                return Err(format!("{} is no absolute path", path.display()));
+            }
+        }
+        if is_unix {
+            if url.host().is_some() || url.port().is_some() {
+                return Err("a socket in the file system has no host".to_owned());
+            }
+            return Ok(Self::Unix(socket.ok_or("?socket=PATH is missing")?));
+        }
+        let host = match url.host() {
+            Some(Host::Domain(name)) if !name.is_empty() => name.to_owned(),
+            Some(Host::Ipv4(address)) => address.to_string(),
+            Some(Host::Ipv6(address)) => address.to_string(),
+            _ => return Err("the host is missing".to_owned()),
+        };
+        Ok(Self::Tcp(host, url.port().unwrap_or(port)))
+    }
+}
+
 /// How the server is to be trusted, if the connection is encrypted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// A folder with `ca-cert.pem` and, if the server wants to know the client, `client-cert.pem` and `client-key.pem`.
     /// Without it, the certificates that this machine trusts.
@@ -28,22 +76,32 @@ pub struct Tls {
     pub name: Option<String>,
 }
 
+impl Tls {
+    /// Takes a parameter of an address. False: it is none of TLS.
+    fn takes(&mut self, key: &str, value: &str) -> bool {
+        match key {
+            "tls-certificates" => self.certificates = Some(PathBuf::from(value)),
+            "tls-hostname" => self.name = Some(value.to_owned()),
+            _ => return false,
+        }
+        true
+    }
+}
+
 /// A far area.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// The server.
-    pub place: Place,
-    /// The name of the export; empty for the server's default.
-    pub export: String,
-    /// `None`: the connection is not encrypted.
-    pub tls: Option<Tls>,
-    text: String,
+pub enum Address {
+    /// An export of an NBD server.
+    Nbd(Nbd),
+    /// Keys of a Redis or Valkey server, or of a cluster.
+    Redis(Redis),
 }
 
 /// The text is no address of a far area.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "swap area {given}: {why}; expected nbd://HOST[:PORT][/EXPORT], nbds:// for TLS, or nbd+unix:///[EXPORT]?socket=PATH \
+    "swap area {given}: {why}; expected nbd://HOST[:PORT][/EXPORT], nbds:// for TLS, nbd+unix:///[EXPORT]?socket=PATH, \
+     redis://HOST[:PORT][/DB], rediss:// for TLS, redis+unix:///[DB]?socket=PATH, or redis+cluster://HOST[:PORT],HOST[:PORT] \
      (a path that looks like one of these is written `./...`)"
 )]
 pub struct AddressError {
@@ -64,78 +122,26 @@ impl Address {
     /// # Errors
     /// The scheme is another, or a part is missing, wrong or unknown.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
-        let refused = |why: String| AddressError {
-            given: text.to_owned(),
+        let scheme = text.split_once("://").map_or(text, |(scheme, _)| scheme);
+        let parsed = match scheme {
+            _ if !SCHEMES.contains(&scheme) => Err(format!(
+                "{scheme}: is no kind of server that foreswap knows"
+            )),
+            nbd if nbd.starts_with("nbd") => Nbd::parse(text).map(Self::Nbd),
+            _ => Redis::parse(text).map(Self::Redis),
+        };
+        parsed.map_err(|why| AddressError {
+            given: redis::masked(text),
             why,
-        };
-        let url = Url::parse(text).map_err(|error| refused(error.to_string()))?;
-        let (is_unix, is_encrypted) = match url.scheme() {
-            "nbd" => (false, false),
-            "nbds" => (false, true),
-            "nbd+unix" => (true, false),
-            "nbds+unix" => (true, true),
-            other => {
-                return Err(refused(format!(
-                    "{other}: is no kind of server that foreswap knows"
-                )));
-            }
-        };
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(refused("NBD knows no user names".to_owned()));
-        }
-        let (mut socket, mut certificates, mut name) = (None, None, None);
-        for (key, value) in url.query_pairs() {
-            match &*key {
-                "socket" if is_unix => socket = Some(PathBuf::from(&*value)),
-                "tls-certificates" if is_encrypted => certificates = Some(PathBuf::from(&*value)),
-                "tls-hostname" if is_encrypted => name = Some(value.into_owned()),
-                _ => return Err(refused(format!("{key}= is not known here"))),
-            }
-        }
-        // The supervisor of a run and the relay are in other folders.
-        for path in [&socket, &certificates].into_iter().flatten() {
-            if path.is_relative() {
-                let path = path.display();
-                return Err(refused(format!("{path} is no absolute path")));
-            }
-        }
-        let place = if is_unix {
-            if url.host().is_some() || url.port().is_some() {
-                return Err(refused(
-                    "a socket in the file system has no host".to_owned(),
-                ));
-            }
-            let path = socket.ok_or_else(|| refused("?socket=PATH is missing".to_owned()))?;
-            Place::Unix(path)
-        } else {
-            let host = match url.host() {
-                Some(Host::Domain(name)) if !name.is_empty() => name.to_owned(),
-                Some(Host::Ipv4(address)) => address.to_string(),
-                Some(Host::Ipv6(address)) => address.to_string(),
-                _ => return Err(refused("the host is missing".to_owned())),
-            };
-            Place::Tcp(host, url.port().unwrap_or(PORT))
-        };
-        let export = url.path().strip_prefix('/').unwrap_or(url.path());
-        let decoded = percent_decoded(export);
-        let export = String::from_utf8(decoded)
-            .map_err(|_| refused("the name of the export is not UTF-8".to_owned()))?;
-        if export.len() > 4096 {
-            return Err(refused(
-                "the name of the export is longer than 4096 bytes".to_owned(),
-            ));
-        }
-        Ok(Self {
-            place,
-            export,
-            tls: is_encrypted.then_some(Tls { certificates, name }),
-            text: text.to_owned(),
         })
     }
 
-    /// As the user wrote it.
+    /// As the user wrote it, without a password.
     pub fn text(&self) -> &str {
-        &self.text
+        match self {
+            Self::Nbd(nbd) => &nbd.text,
+            Self::Redis(redis) => &redis.text,
+        }
     }
 }
 
@@ -152,11 +158,22 @@ fn split_before<'a>(text: &'a str, scheme: &str) -> Vec<&'a str> {
     parts
 }
 
+/// Text that is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("***")
+    }
+}
+
 /// The servers of one area: one, or two that are each other's copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     all: Vec<Address>,
     text: String,
+    given: Secret,
 }
 
 impl Addresses {
@@ -173,15 +190,19 @@ impl Addresses {
             parts = split.collect();
         }
         if parts.len() > 2 {
+            let masked: Vec<String> = parts.iter().map(|part| redis::masked(part)).collect();
             return Err(AddressError {
-                given: text.to_owned(),
+                given: masked.join("+"),
                 why: format!("{} servers are named; a mirror has two", parts.len()),
             });
         }
         let all = parts.into_iter().map(Address::parse);
+        let all = all.collect::<Result<Vec<_>, _>>()?;
+        let texts: Vec<&str> = all.iter().map(Address::text).collect();
         Ok(Self {
-            all: all.collect::<Result<_, _>>()?,
-            text: text.to_owned(),
+            text: texts.join("+"),
+            all,
+            given: Secret(text.to_owned()),
         })
     }
 
@@ -190,9 +211,14 @@ impl Addresses {
         &self.all
     }
 
-    /// As the user wrote it.
+    /// As the user wrote it, without passwords.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// As the user wrote it.
+    pub fn with_secrets(&self) -> &str {
+        &self.given.0
     }
 }
 
@@ -231,8 +257,10 @@ mod tests {
     #[test]
     fn addresses_of_the_nbd_project_are_understood() {
         let parsed = |text: &str| {
-            let address = Address::parse(text).expect("an address");
-            (address.place, address.export, address.tls)
+            let Ok(Address::Nbd(nbd)) = Address::parse(text) else {
+                panic!("{text} is no address of NBD");
+            };
+            (nbd.place, nbd.export, nbd.tls)
         };
         let plain = |place: Place, export: &str| (place, export.to_owned(), None);
         assert_eq!(parsed("nbd://server"), plain(tcp("server", 10809), ""));
@@ -282,7 +310,7 @@ mod tests {
             ),
             ("nbd://me@server/", "user names"),
             ("nbd://server:99999/", "port"),
-            ("redis://server/", "redis: is no kind"),
+            ("memcached://server/", "memcached: is no kind"),
             ("nbd://server/%ff", "UTF-8"),
         ] {
             let error = Address::parse(text).expect_err(text).to_string();
@@ -307,6 +335,9 @@ mod tests {
             ("nbd+unix:///x?socket=/a+b", "nbds://c"),
             ("nbd://a", "nbd+unix:///?socket=/b"),
             ("nbds+unix:///?socket=/a", "nbds+unix:///?socket=/b"),
+            ("nbd://a", "redis+cluster://b,c?replicas=1"),
+            ("redis+cluster://b:1,c:2", "rediss+cluster://d"),
+            ("redis+unix:///?socket=/a", "redis://b/1"),
         ] {
             assert_eq!(parts(&format!("{first}+{second}")), [first, second]);
             assert_eq!(parts(first), [first]);

@@ -1,0 +1,549 @@
+//! An area on Redis from its opening to its end: what the server must allow, its connections, the renewal of what expires.
+
+use std::cell::Cell;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+
+use foreswap_store::area::{MIN_AREA_BYTES, PAGE_BYTES};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Value};
+use tokio::task::spawn_local;
+
+use super::chunks::{Chunks, Place};
+use super::cluster::{self, Cluster, Node};
+use super::command::{self, Keys};
+use super::connect::{Connection, Login, in_words};
+use super::link::{self, Kind};
+use crate::address;
+use crate::area::Area;
+use crate::mark;
+use crate::transfer::Part;
+
+/// The interval of [`Area::tick`] and of looks at nodes.
+const TICK: Duration = Duration::from_millis(50);
+/// The interval at which the map of slots is asked for, and while a node is away.
+const MAP: Duration = Duration::from_secs(1);
+const MAP_SOON: Duration = Duration::from_millis(100);
+/// The longest wait for a command of the relay's own.
+const OWN: Duration = Duration::from_secs(2);
+/// The pauses between attempts to connect: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MOST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest attempt to connect.
+const CONNECTING: Duration = Duration::from_secs(10);
+/// How long removal at the end may take.
+const REMOVING: Duration = Duration::from_secs(10);
+/// Keys of one pipeline.
+const BATCH: usize = 256;
+/// Attempts at renewal in a row.
+const RENEWALS: u32 = 20;
+/// The size of an area if the server says nothing of its memory.
+const DEFAULT_BYTES: u64 = 4 << 30;
+
+/// An area that is open.
+pub(crate) struct Served {
+    /// What its connections share.
+    pub area: Rc<Area>,
+    /// Bytes in use.
+    pub bytes: u64,
+    /// What is there.
+    pub chunks: Chunks,
+    /// Its keys.
+    pub keys: Keys,
+    cluster: Cluster,
+    login: Login,
+    address: address::Redis,
+    /// The next connection's number.
+    numbers: Cell<u32>,
+    told_refused: Cell<bool>,
+    say: Box<dyn Fn(bool, String)>,
+}
+
+/// What a server says of itself.
+struct Info(String);
+
+impl Info {
+    async fn of(send: &mut MultiplexedConnection) -> Result<Self, String> {
+        let mut text = String::new();
+        for section in ["server", "memory"] {
+            let mut info = redis::cmd("INFO");
+            info.arg(section);
+            match ask(send, &info).await? {
+                Value::BulkString(part) => text.push_str(&String::from_utf8_lossy(&part)),
+                Value::VerbatimString { text: part, .. } => text.push_str(&part),
+                _ => return Err("the server does not answer INFO".to_owned()),
+            }
+        }
+        Ok(Self(text))
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':').map(str::trim))
+    }
+
+    fn number(&self, key: &str) -> u64 {
+        self.get(key)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// Refuses a server that would drop keys, or is too old. Returns the bytes of pages that it has room for.
+    fn room(&self) -> Result<u64, String> {
+        let version = self.get("redis_version").unwrap_or("unknown");
+        let major = version.split('.').next().and_then(|text| text.parse().ok());
+        if major.unwrap_or(0) < 4 {
+            return Err(format!(
+                "the server's version is {version}; expected 4.0 or later"
+            ));
+        }
+        let most = self.number("maxmemory");
+        let policy = self.get("maxmemory_policy").unwrap_or("unknown");
+        if most > 0 && policy != "noeviction" {
+            return Err(format!(
+                "the server drops keys when its memory is full (maxmemory-policy {policy}), and pages with them; expected \
+                 noeviction: redis-cli CONFIG SET maxmemory-policy noeviction"
+            ));
+        }
+        let free = match most {
+            0 => self.number("total_system_memory") / 2,
+            most => most.saturating_sub(self.number("used_memory")),
+        };
+        // A string of 256 KiB takes 320 KiB.
+        Ok(match free {
+            0 if most == 0 => DEFAULT_BYTES,
+            free => free / 4 * 3,
+        })
+    }
+}
+
+/// A command of the relay's own.
+async fn ask(send: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, String> {
+    let answer = tokio::time::timeout(OWN, send.send_packed_command(command)).await;
+    let late = |_| format!("the server has not answered for {} s", OWN.as_secs());
+    let value = answer.map_err(late)?.and_then(Value::extract_error);
+    value.map_err(|error| in_words(&error, true))
+}
+
+fn command(words: &[&str]) -> Cmd {
+    let mut command = redis::cmd(words[0]);
+    for word in &words[1..] {
+        command.arg(word);
+    }
+    command
+}
+
+/// The bytes to use.
+fn size(room: u64, asked: Option<u64>) -> Result<u64, String> {
+    let bytes = asked.unwrap_or(room / PAGE_BYTES * PAGE_BYTES);
+    match bytes {
+        bytes if bytes < MIN_AREA_BYTES => Err(format!(
+            "the server has room for {bytes} bytes of pages; the least is {MIN_AREA_BYTES} (1M); raise its maxmemory"
+        )),
+        bytes => Ok(bytes),
+    }
+}
+
+impl Served {
+    /// Connects, checks what the server allows, and tries it.
+    pub(crate) async fn open(
+        say: impl Fn(bool, String) + Clone + 'static,
+        address: address::Redis,
+        has_copy: bool,
+        bytes: Option<u64>,
+        timeout: Duration,
+    ) -> Result<Rc<Self>, String> {
+        let login = Login::new(&address)?;
+        let (first, mut connection) = first(&login, &address, CONNECTING.min(timeout)).await?;
+        let slots = match address.is_cluster {
+            true => {
+                let reply = ask(&mut connection.send, &command(&["CLUSTER", "SLOTS"])).await?;
+                let none = "the cluster has no slots assigned; see redis-cli --cluster check";
+                Some(cluster::slots(&reply, &first).ok_or(none)?)
+            }
+            false => None,
+        };
+        let mut room = Info::of(&mut connection.send).await?.room()?;
+        if let Some(slots) = &slots {
+            let mut places: Vec<_> = slots.iter().map(|(_, _, place)| place.clone()).collect();
+            places.sort();
+            places.dedup();
+            room = 0;
+            for place in places {
+                let mut node = login.connect(&place, CONNECTING.min(timeout)).await;
+                let node = node.as_mut().map_err(|why| format!("{place:?}: {why}"))?;
+                room += Info::of(&mut node.send).await?.room()?;
+            }
+        }
+        let run = mark::draw().map_err(|error| error.to_string())?;
+        let name = address.text.clone();
+        let to_area: crate::area::Say = Box::new(say.clone());
+        let area = match has_copy {
+            true => Area::with_copy(name, timeout, to_area),
+            false => Area::new(name, timeout, to_area),
+        };
+        area.route();
+        let served = Rc::new(Self {
+            area: Rc::new(area),
+            bytes: size(room, bytes)?,
+            chunks: Chunks::default(),
+            keys: Keys::new(run, address.expire.as_secs()),
+            cluster: Cluster::default(),
+            login,
+            numbers: Cell::new(0),
+            told_refused: Cell::new(false),
+            say: Box::new(say),
+            address,
+        });
+        served.begin(first, connection, slots).await?;
+        Ok(served)
+    }
+
+    async fn begin(
+        self: &Rc<Self>,
+        first: address::Place,
+        mut connection: Connection,
+        slots: Option<cluster::Slots>,
+    ) -> Result<(), String> {
+        let new = match slots {
+            Some(slots) => self.cluster.on_slots(&slots),
+            None => {
+                let probe = self.keys.mark();
+                let expire = self.keys.expire.to_string();
+                for words in [
+                    &["SETRANGE", &probe, "0", "foreswap"][..],
+                    &["GETRANGE", &probe, "0", "7"],
+                    &["EXPIRE", &probe, &expire],
+                    &["UNLINK", &probe],
+                    &["SET", &probe, "here", "EX", &expire],
+                ] {
+                    ask(&mut connection.send, &command(words)).await?;
+                }
+                let wait = command(&["WAIT", &self.address.replicas.to_string(), "2000"]);
+                let have = match ask(&mut connection.send, &wait).await? {
+                    Value::Int(count) => count,
+                    _ => 0,
+                };
+                if have < i64::from(self.address.replicas) {
+                    return Err(format!(
+                        "the server has {have} replicas; replicas={} asks for more",
+                        self.address.replicas
+                    ));
+                }
+                vec![self.cluster.node(&first).0]
+            }
+        };
+        drop(connection);
+        for node in new {
+            self.serve(&node);
+        }
+        let end = Instant::now() + CONNECTING.min(self.area.timeout);
+        while !self.cluster.nodes().iter().all(|node| node.is_up()) {
+            if Instant::now() > end {
+                self.area.close();
+                return Err("not all of its servers can be reached".to_owned());
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        spawn_local(Rc::clone(self).look_after());
+        spawn_local(Rc::clone(self).renew_on());
+        Ok(())
+    }
+
+    fn serve(self: &Rc<Self>, node: &Rc<Node>) {
+        for kind in Kind::ALL {
+            let number = self.numbers.replace(self.numbers.get() + 1);
+            spawn_local(Rc::clone(self).keep(Rc::clone(node), kind, number));
+        }
+    }
+
+    /// Keeps one connection until the area is closed or the node has no slots.
+    async fn keep(self: Rc<Self>, node: Rc<Node>, kind: Kind, number: u32) {
+        let mut pause = FIRST_PAUSE;
+        while !self.area.is_closed() && !node.is_retired.get() {
+            if let Ok(connection) = self.again(&node, kind).await {
+                pause = FIRST_PAUSE;
+                node.up.borrow_mut()[kind as usize] = Some(connection.send.clone());
+                self.area.on_up();
+                let (sent, why) = link::run(&self, &node, kind, number, connection).await;
+                node.up.borrow_mut()[kind as usize] = None;
+                self.cluster.is_old.set(true);
+                self.area.on_down(number, sent, &why);
+                continue;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(MOST_PAUSE);
+        }
+    }
+
+    /// A connection, and a look whether what was on the server still is.
+    async fn again(&self, node: &Node, kind: Kind) -> Result<Connection, String> {
+        let patience = CONNECTING.min(self.area.timeout);
+        let mut connection = self.login.connect(&node.place, patience).await?;
+        if !self.address.is_cluster {
+            let mark = self.keys.mark();
+            let found = ask(&mut connection.send, &command(&["GET", &mark])).await?;
+            if found == Value::Nil {
+                self.chunks.on_all_lost();
+                self.area.on_lost();
+                // Other connections need not say so again.
+                let expire = self.keys.expire.to_string();
+                let set = command(&["SET", &mark, "here", "EX", &expire]);
+                ask(&mut connection.send, &set).await?;
+            }
+        }
+        if kind == Kind::Write {
+            self.look_at_replicas(node, &mut connection.send).await?;
+        }
+        Ok(connection)
+    }
+
+    /// Whether the node has as many replicas as a write needs.
+    async fn look_at_replicas(
+        &self,
+        node: &Node,
+        send: &mut MultiplexedConnection,
+    ) -> Result<(), String> {
+        if self.address.replicas == 0 {
+            return Ok(());
+        }
+        let wait = command(&["WAIT", &self.address.replicas.to_string(), "100"]);
+        let count = ask(send, &wait).await?;
+        let is_short =
+            !matches!(count, Value::Int(count) if count >= i64::from(self.address.replicas));
+        node.is_short.set(is_short);
+        Ok(())
+    }
+
+    /// A few times a second: time-outs, the map of slots, nodes that are away.
+    async fn look_after(self: Rc<Self>) {
+        let mut asked = Instant::now();
+        while !self.area.is_closed() {
+            self.area.tick();
+            let nodes = self.cluster.nodes();
+            let is_away = nodes.iter().any(|node| !node.is_up());
+            let interval = match is_away || self.cluster.is_old.get() {
+                true => MAP_SOON,
+                false => MAP,
+            };
+            if self.address.is_cluster && asked.elapsed() >= interval {
+                self.ask_for_map().await;
+                asked = Instant::now();
+            }
+            for node in nodes {
+                let writes = node.up.borrow()[Kind::Write as usize].clone();
+                if let Some(mut writes) = writes.filter(|_| node.is_short.get()) {
+                    let _ = self.look_at_replicas(&node, &mut writes).await;
+                }
+                if !node.is_up() || node.is_short.get() {
+                    let is_away = !node.is_up();
+                    let meant = |part: &Part| {
+                        (is_away || part.is_write())
+                            && self.cluster.is_owner(&node, self.slot(part))
+                    };
+                    self.area.on_away(meant);
+                }
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
+    async fn ask_for_map(self: &Rc<Self>) {
+        let words = command(&["CLUSTER", "SLOTS"]);
+        for node in self.cluster.nodes() {
+            let Some(mut send) = node.any() else {
+                continue;
+            };
+            let Ok(reply) = ask(&mut send, &words).await else {
+                continue;
+            };
+            if let Some(slots) = cluster::slots(&reply, &node.place) {
+                self.cluster.is_old.set(false);
+                for node in self.cluster.on_slots(&slots) {
+                    self.serve(&node);
+                }
+                return;
+            }
+        }
+    }
+
+    /// The slot of the chunk of a part.
+    fn slot(&self, part: &Part) -> u16 {
+        match self.address.is_cluster {
+            true => cluster::slot(&self.keys.chunk(Place::of(part).chunk)),
+            false => 0,
+        }
+    }
+
+    /// The next part for a connection.
+    pub(crate) fn take(&self, node: &Rc<Node>, kind: Kind) -> Option<Part> {
+        if kind == Kind::Write && node.is_short.get() {
+            return None;
+        }
+        let is_small = |part: &Part| part.bytes <= crate::polling::SMALL;
+        self.area.next_where(kind == Kind::Write, |part| {
+            (kind == Kind::Write || (kind == Kind::Small) == is_small(part))
+                && self.cluster.is_owner(node, self.slot(part))
+        })
+    }
+
+    /// How many replicas must have a write, within so many milliseconds.
+    pub(crate) fn replicas(&self) -> Option<(u32, u64)> {
+        let patience = OWN.min(self.area.patience() / 2);
+        let ms = u64::try_from(patience.as_millis()).unwrap_or(1).max(1);
+        (self.address.replicas > 0).then_some((self.address.replicas, ms))
+    }
+
+    /// The node at `place`, with connections from now on.
+    pub(crate) fn ensure(self: &Rc<Self>, place: &address::Place) -> Rc<Node> {
+        let (node, is_new) = self.cluster.node(place);
+        if is_new {
+            self.serve(&node);
+        }
+        node
+    }
+
+    /// A server says that a chunk has moved.
+    pub(crate) fn on_moved(self: &Rc<Self>, chunk: u64, to: &address::Place) {
+        let slot = cluster::slot(&self.keys.chunk(chunk));
+        if let Some(node) = self.cluster.on_moved(slot, to) {
+            self.serve(&node);
+        }
+    }
+
+    /// Tells once why a server refuses what it is asked.
+    pub(crate) fn tell_refused(&self, why: &str) {
+        if !self.told_refused.replace(true) {
+            let name = &self.area.name;
+            (self.say)(true, format!("swap area {name}: the server refuses: {why}"));
+        }
+    }
+
+    /// Renews the expiry of all keys, until the area is closed.
+    async fn renew_on(self: Rc<Self>) {
+        let interval = self.address.expire / 4;
+        let mut renewed = Instant::now();
+        while !self.area.is_closed() {
+            tokio::time::sleep(TICK).await;
+            if renewed.elapsed() < interval {
+                continue;
+            }
+            renewed = Instant::now();
+            let mut left = self.chunks.used();
+            for _ in 0..RENEWALS {
+                left = self
+                    .each(&left, |keys, key| command::expire(key, keys.expire))
+                    .await;
+                if left.is_empty() || self.area.is_closed() {
+                    break;
+                }
+                tokio::time::sleep(MAP).await;
+            }
+            if let (false, Some(node)) = (self.address.is_cluster, self.cluster.owner(0))
+                && let Some(mut send) = node.any()
+            {
+                let _ = ask(
+                    &mut send,
+                    &command::expire(&self.keys.mark(), self.keys.expire),
+                )
+                .await;
+            }
+        }
+    }
+
+    /// One command for each chunk. Returns those for which it was not carried out.
+    async fn each(&self, chunks: &[u64], with: impl Fn(&Keys, &str) -> Cmd) -> Vec<u64> {
+        let mut left = Vec::new();
+        for node in self.cluster.nodes() {
+            let its: Vec<u64> = chunks
+                .iter()
+                .copied()
+                .filter(|chunk| {
+                    let slot = cluster::slot(&self.keys.chunk(*chunk));
+                    self.cluster.is_owner(&node, slot)
+                })
+                .collect();
+            let Some(mut send) = node.any() else {
+                left.extend(its);
+                continue;
+            };
+            for some in its.chunks(BATCH) {
+                let mut all = redis::Pipeline::new();
+                for chunk in some {
+                    all.add_command(with(&self.keys, &self.keys.chunk(*chunk)));
+                }
+                let sent = send.send_packed_commands(&all, 0, some.len());
+                match tokio::time::timeout(OWN, sent).await {
+                    Ok(Ok(replies)) => {
+                        let failed = some.iter().zip(replies);
+                        let failed = failed
+                            .filter(|(_, reply)| matches!(reply, Value::ServerError(_)))
+                            .map(|(chunk, _)| *chunk);
+                        left.extend(failed);
+                    }
+                    _ => left.extend(some),
+                }
+            }
+        }
+        left
+    }
+
+    /// Ends the area, and removes what is there.
+    ///
+    /// # Errors
+    /// The text says why its contents may still be there.
+    pub(crate) async fn close(&self) -> Result<(), String> {
+        let removed = tokio::time::timeout(REMOVING, self.remove()).await;
+        self.area.close();
+        let seconds = self.keys.expire;
+        match removed {
+            Ok(()) => Ok(()),
+            Err(_) => Err(format!(
+                "not all keys could be removed; they expire within {seconds} s"
+            )),
+        }
+    }
+
+    async fn remove(&self) {
+        let mut left = self.chunks.used();
+        // As long as the caller waits: a node may be away for a moment.
+        loop {
+            left = self.each(&left, |_, key| command(&["UNLINK", key])).await;
+            if left.is_empty() {
+                break;
+            }
+            tokio::time::sleep(MAP_SOON).await;
+        }
+        if let (false, Some(node)) = (self.address.is_cluster, self.cluster.owner(0))
+            && let Some(mut send) = node.any()
+        {
+            let _ = ask(&mut send, &command(&["UNLINK", &self.keys.mark()])).await;
+        }
+    }
+}
+
+/// A connection to the first server that answers.
+async fn first(
+    login: &Login,
+    address: &address::Redis,
+    patience: Duration,
+) -> Result<(address::Place, Connection), String> {
+    let mut whys = Vec::new();
+    for place in &address.places {
+        match login.connect(place, patience).await {
+            Ok(connection) => return Ok((place.clone(), connection)),
+            Err(why) => whys.push(why),
+        }
+    }
+    Err(whys.join("; "))
+}
+
+/// Tells the user through the relay, as long as it is there.
+pub(crate) fn speaker(relay: &Rc<crate::serve::Relay>) -> impl Fn(bool, String) + Clone + 'static {
+    let to: Weak<_> = Rc::downgrade(relay);
+    move |is_warning, text| {
+        if let Some(relay) = to.upgrade() {
+            relay.say(is_warning, text);
+        }
+    }
+}
