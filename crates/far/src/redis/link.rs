@@ -266,6 +266,7 @@ async fn write(
     part: &Part,
     asking: bool,
 ) -> Outcome {
+    let _writing = served.begin_write();
     let place = Place::of(part);
     let had = served.chunks.on_write(place);
     let wait = served.replicas();

@@ -56,7 +56,20 @@ pub(crate) struct Served {
     /// The next connection's number.
     numbers: Cell<u32>,
     told_refused: Cell<bool>,
+    /// Nothing is written any more: the keys are about to be removed.
+    is_closing: Cell<bool>,
+    /// Writes without a reply.
+    writing: Cell<u32>,
     say: Box<dyn Fn(bool, String)>,
+}
+
+/// A write without a reply.
+pub(crate) struct Writing<'a>(&'a Served);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.writing.set(self.0.writing.get() - 1);
+    }
 }
 
 /// What a server says of itself.
@@ -192,6 +205,8 @@ impl Served {
             login,
             numbers: Cell::new(0),
             told_refused: Cell::new(false),
+            is_closing: Cell::new(false),
+            writing: Cell::new(0),
             say: Box::new(say),
             address,
         });
@@ -377,7 +392,7 @@ impl Served {
 
     /// The next part for a connection.
     pub(crate) fn take(&self, node: &Rc<Node>, kind: Kind) -> Option<Part> {
-        if kind == Kind::Write && node.is_short.get() {
+        if kind == Kind::Write && (node.is_short.get() || self.is_closing.get()) {
             return None;
         }
         let is_small = |part: &Part| part.bytes <= crate::polling::SMALL;
@@ -409,6 +424,12 @@ impl Served {
         if let Some(node) = self.cluster.on_moved(slot, to) {
             self.serve(&node);
         }
+    }
+
+    /// A write is sent; until the value is dropped.
+    pub(crate) fn begin_write(&self) -> Writing<'_> {
+        self.writing.set(self.writing.get() + 1);
+        Writing(self)
     }
 
     /// Tells once why a server refuses what it is asked.
@@ -505,6 +526,12 @@ impl Served {
     }
 
     async fn remove(&self) {
+        // A write that the server carries out later would bring its chunk back.
+        self.is_closing.set(true);
+        self.area.on_away(Part::is_write);
+        while self.writing.get() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let mut left = self.chunks.used();
         // As long as the caller waits: a node may be away for a moment.
         loop {
