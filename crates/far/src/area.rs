@@ -111,7 +111,7 @@ impl Area {
             return target.end(errno::NO_SPACE);
         }
         if is_write && self.is_doubtful(offset, bytes) {
-            return target.end(errno::IO);
+            return target.end(errno::IN_DOUBT);
         }
         if self.is_given_up() {
             return target.end(errno::TIMED_OUT);
@@ -231,7 +231,7 @@ impl Area {
         // The mark is written again and again.
         let pages = pages.filter(|page| *page != MARK);
         self.doubtful.borrow_mut().extend(pages);
-        part.end(errno::IO);
+        part.end(errno::IN_DOUBT);
     }
 
     /// A connection is up.
@@ -488,12 +488,12 @@ mod tests {
         bench.submit(Write, 2);
         let sent = vec![bench.take(), bench.take()];
         bench.area.on_down(0, sent, "gone");
-        assert_eq!(bench.ended(), [(2, errno::IO)]);
+        assert_eq!(bench.ended(), [(2, errno::IN_DOUBT)]);
         assert!(bench.said.borrow().is_empty(), "the other connection is up");
         assert_eq!(bench.take().offset(), 4096);
         // The other connection carries on, but not at the place in doubt.
         bench.submit(Write, 2);
-        assert_eq!(bench.ended(), [(2, errno::IO)]);
+        assert_eq!(bench.ended(), [(2, errno::IN_DOUBT)]);
         bench.submit(Write, 3);
         assert_eq!(bench.take().offset(), 3 * 4096);
         bench.submit(Read, 2);

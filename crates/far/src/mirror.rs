@@ -225,6 +225,10 @@ impl Target for Half {
             [0, _] | [_, 0] => 0,
             // Nothing was sent to either: the place is as it was.
             [errno::NO_SPACE, errno::NO_SPACE] => errno::NO_SPACE,
+            [
+                errno::IN_DOUBT | errno::NO_SPACE,
+                errno::IN_DOUBT | errno::NO_SPACE,
+            ] => errno::IN_DOUBT,
             _ => errno::IO,
         });
     }
@@ -387,6 +391,8 @@ mod tests {
             (3, [0, errno::NO_SPACE], 0),
             (4, [errno::NO_SPACE; 2], errno::NO_SPACE),
             (5, [errno::NO_SPACE, errno::IO], errno::IO),
+            (6, [errno::NO_SPACE, errno::IN_DOUBT], errno::IN_DOUBT),
+            (7, [errno::IO, errno::IN_DOUBT], errno::IO),
         ] {
             bench.written(page, results);
             assert_eq!(bench.ended(), [(page, expected)]);

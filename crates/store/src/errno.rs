@@ -28,6 +28,7 @@ pub(crate) fn describe(errno: i32) -> &'static str {
         61 => "ENODATA: the device lost the data",
         84 => "EILSEQ: the device's data failed its checksum",
         95 => "EOPNOTSUPP: not supported",
+        104 => "ECONNRESET: the server went away in the middle of the write",
         110 => "ETIMEDOUT: no answer in time",
         112 => "EHOSTDOWN: foreswap's relay to the server has ended",
         121 => "EREMOTEIO: remote I/O error",

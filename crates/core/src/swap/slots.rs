@@ -14,7 +14,10 @@ use crate::world::{IoResult, SwapMap};
 const WRITE_FAILURES: u32 = 16;
 /// The system's error number for "no space left on device".
 const ENOSPC: i32 = 28;
-/// Requests that skip an area whose file system had no room.
+/// The system's error number for "connection reset": the server of the area went away in the middle of the write, which it may
+/// still carry out.
+const ECONNRESET: i32 = 104;
+/// Requests that skip an area whose file system had no room, or whose server went away.
 const REST: u32 = 16;
 
 /// Pages that were read keep their slots while less than this many quarters of the area are used: two, and three where a
@@ -256,7 +259,8 @@ impl Slots {
                     self.no_room(area);
                 }
             }
-            IoResult::Failed(ENOSPC) => self.no_room(area),
+            // Neither says that the area is bad. A server is used again when it is back.
+            IoResult::Failed(ENOSPC | ECONNRESET) => self.no_room(area),
             IoResult::Failed(_) => self.write_failed(area),
         }
     }
@@ -276,7 +280,7 @@ impl Slots {
         }
     }
 
-    /// The area's file system is full: the area gets no pages for a while.
+    /// The area's file system is full, or its server is away: the area gets no pages for a while.
     pub fn no_room(&mut self, area: u8) {
         if let Some(state) = self.areas.get_mut(usize::from(area)) {
             state.rest = REST;
@@ -523,6 +527,15 @@ mod tests {
             slots.take(&mut map, 1);
         }
         assert_eq!(slots.take(&mut map, 1).map(|(s, _)| s.area), Some(0));
+        // A server that went away is no bad area, however many writes it had; but their slots are not used again.
+        for _ in 0..2 * WRITE_FAILURES {
+            let lost = IoResult::Failed(ECONNRESET);
+            let taken = (0..=REST).find_map(|_| slots.take(&mut map, 1));
+            let (slot, _) = taken.expect("an area that is used again");
+            slots.on_not_written(&mut map, slot, lost);
+            slots.on_write_end(slot.area, lost, false);
+            assert!(slots.bad.contains(&slot) && map.count(slot) == 1);
+        }
         for _ in 0..WRITE_FAILURES {
             slots.write_failed(1);
             slots.write_failed(0);

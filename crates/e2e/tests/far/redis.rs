@@ -201,10 +201,7 @@ fn a_server_that_comes_back_has_every_page() {
     };
     let stop = scratch.join("stop").display().to_string();
     let job = Job::new(program).args(["160", &stop, "forks"]);
-    // Alone, it once ended with SIGBUS for want of room while the server was away; see docs/FAR.md.
-    let disk = scratch.path().display().to_string();
     let mut running = managed(&server.address())
-        .options(["--swap", &disk])
         .talkative()
         .start(&job, &scratch.join("stats.json"));
     running.wait_for_output("ready");

@@ -6,6 +6,7 @@ use foreswap_core::units::{PAGE_SIZE, Slot};
 use foreswap_core::world::Notice;
 
 use foreswap_store::ring::IoError;
+use rustix::io::Errno;
 
 use super::world::Linux;
 use crate::ledger::protocol::Severity;
@@ -108,10 +109,12 @@ impl Linux {
             }
             Notice::WriteFailed { slot, error } => {
                 let why = IoError::Os { errno: error };
-                let text = format!(
-                    "cannot write {} ({why}): the page stays in memory, the slot is not used again",
-                    self.place(slot)
-                );
+                // As the core does: see `on_not_written`.
+                let then = match error == Errno::NOSPC.raw_os_error() {
+                    true => "the page stays in memory",
+                    false => "the page stays in memory, the slot is not used again",
+                };
+                let text = format!("cannot write {} ({why}): {then}", self.place(slot));
                 (Severity::Warning, text)
             }
             Notice::OutOfMemory { page } => {
