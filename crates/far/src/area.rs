@@ -186,39 +186,33 @@ impl Area {
     }
 
     /// The server has refused a part, with an errno of the protocol.
-    pub fn refused(&self, mut part: Part, errno: i32) {
-        part.tries += 1;
-        let is_last = match part.is_write() {
-            true => part.tries >= WRITE_TRIES || errno == errno::NO_SPACE,
-            false => false,
-        };
-        let pause = FIRST_PAUSE.saturating_mul(1 << (part.tries - 1).min(16));
-        let when = Instant::now() + pause.min(MOST_PAUSE);
-        if is_last || when >= part.of.began + self.timeout {
-            return part.end(errno);
+    pub fn refused(&self, part: Part, errno: i32) {
+        let is_last = part.tries + 1 >= WRITE_TRIES || errno == errno::NO_SPACE;
+        match part.is_write() && is_last {
+            true => part.end(errno),
+            false => self.pause(part, errno),
         }
-        self.paused.borrow_mut().push((when, part));
     }
 
     /// The server has not carried a part out, and will later.
-    pub fn later(&self, mut part: Part) {
+    pub fn later(&self, part: Part) {
+        match part.is_write() {
+            true if part.tries + 1 >= WRITE_TRIES => part.end(errno::NO_SPACE),
+            true => self.pause(part, errno::NO_SPACE),
+            false if self.has_copy => part.end(errno::IO),
+            false => self.pause(part, errno::TIMED_OUT),
+        }
+    }
+
+    /// Tries a part again after a while, unless that is too late.
+    fn pause(&self, mut part: Part, errno: i32) {
         part.tries += 1;
-        if part.is_write() && part.tries >= WRITE_TRIES {
-            return part.end(errno::NO_SPACE);
-        }
-        if !part.is_write() && self.has_copy {
-            return part.end(errno::IO);
-        }
         let pause = FIRST_PAUSE.saturating_mul(1 << (part.tries - 1).min(16));
         let when = Instant::now() + pause.min(MOST_PAUSE);
-        if when >= part.of.began + self.timeout {
-            let errno = match part.is_write() {
-                true => errno::NO_SPACE,
-                false => errno::TIMED_OUT,
-            };
-            return part.end(errno);
+        match when >= part.of.began + self.timeout {
+            true => part.end(errno),
+            false => self.paused.borrow_mut().push((when, part)),
         }
-        self.paused.borrow_mut().push((when, part));
     }
 
     /// Nobody knows whether a part was, or will be, carried out: a write fails, and its pages are never written again.

@@ -33,33 +33,21 @@ fn a_server_that_fails_now_and_then_is_asked_again() {
 #[test]
 fn a_server_that_comes_back_has_every_page() {
     let test = "a_server_that_comes_back_has_every_page";
-    let Some(program) = program::compile(test, "verify_loop") else {
-        return;
-    };
     let scratch = Scratch::new(test);
     let image = file(&scratch, "image", 512);
     let Some(mut server) = Server::nbdkit(test, &scratch, "s", &["file", &image]) else {
         return;
     };
-    let stop = scratch.join("stop").display().to_string();
-    let job = Job::new(program).args(["160", &stop, "forks"]);
-    let mut running = managed(&server.address(""))
-        .talkative()
-        .start(&job, &scratch.join("stats.json"));
-    running.wait_for_output("ready");
+    let Some(running) = Restless::start(test, &scratch, &server.address("")) else {
+        return;
+    };
     for pause in [10, 300, 700, 50] {
         server.kill();
         std::thread::sleep(Duration::from_millis(pause));
         server.restart();
         std::thread::sleep(Duration::from_millis(700));
     }
-    fs::write(&stop, "").expect("a file");
-    let outcome = running.wait().succeeded();
-    assert!(
-        outcome.text().ends_with("all right\n"),
-        "{}",
-        outcome.stderr
-    );
+    let outcome = running.end();
     says(
         &outcome,
         &["pages go to other areas until the server is back"],
@@ -168,9 +156,6 @@ fn a_mirror_loses_nothing_with_one_server() {
 #[test]
 fn a_mirror_survives_one_server_after_the_other() {
     let test = "a_mirror_survives_one_server_after_the_other";
-    let Some(program) = program::compile(test, "verify_loop") else {
-        return;
-    };
     let scratch = Scratch::new(test);
     let images = ["image-a", "image-b"].map(|name| file(&scratch, name, 512));
     let servers = [("a", &images[0]), ("b", &images[1])];
@@ -181,25 +166,16 @@ fn a_mirror_survives_one_server_after_the_other() {
     };
     let mut servers = [a, b];
     let address = format!("{}+{}", servers[0].address(""), servers[1].address(""));
-    let stop = scratch.join("stop").display().to_string();
-    let job = Job::new(program).args(["160", &stop, "forks"]);
-    let mut running = managed(&address)
-        .talkative()
-        .start(&job, &scratch.join("stats.json"));
-    running.wait_for_output("ready");
+    let Some(running) = Restless::start(test, &scratch, &address) else {
+        return;
+    };
     for which in [0, 1, 0, 1] {
         servers[which].kill();
         std::thread::sleep(Duration::from_millis(200));
         servers[which].restart();
         std::thread::sleep(Duration::from_millis(800));
     }
-    fs::write(&stop, "").expect("a file");
-    let outcome = running.wait().succeeded();
-    assert!(
-        outcome.text().ends_with("all right\n"),
-        "{}",
-        outcome.stderr
-    );
+    let outcome = running.end();
     says(
         &outcome,
         &["its mirror has the pages until the server is back"],

@@ -1,5 +1,5 @@
-//! Swap areas on NBD servers: the same bytes as on a disk, nothing to read on the server, and what is refused. What becomes
-//! of failures is in `failures`.
+//! Swap areas on servers (NBD here, Redis in `redis` and `cluster`): the same bytes as on a disk, nothing to read on the
+//! server, and what is refused. What becomes of failures is in `failures`.
 
 mod cluster;
 mod failures;
@@ -7,6 +7,7 @@ mod redis;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,38 @@ fn managed(address: &str) -> Managed {
 
 fn full_area(test: &str, part: &str) -> Option<Job> {
     Some(Job::new(program::compile(test, "full_area")?).arg(part))
+}
+
+/// A program that writes, reads and forks on an area until it is told to end.
+struct Restless {
+    running: Running,
+    stop: PathBuf,
+}
+
+impl Restless {
+    fn start(test: &str, scratch: &Scratch, address: &str) -> Option<Self> {
+        let program = program::compile(test, "verify_loop")?;
+        let stop = scratch.join("stop");
+        let job = Job::new(program).args(["160", &stop.display().to_string(), "forks"]);
+        let mut running = managed(address)
+            .talkative()
+            .start(&job, &scratch.join("stats.json"));
+        running.wait_for_output("ready");
+        Some(Self { running, stop })
+    }
+
+    /// Ends it: all bytes were right.
+    #[track_caller]
+    fn end(self) -> Outcome {
+        fs::write(&self.stop, "").expect("a file");
+        let outcome = self.running.wait().succeeded();
+        assert!(
+            outcome.text().ends_with("all right\n"),
+            "{}",
+            outcome.stderr
+        );
+        outcome
+    }
 }
 
 /// Starts a part of `full_area`, and waits until it has filled its memory.

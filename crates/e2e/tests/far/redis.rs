@@ -191,33 +191,21 @@ fn pages_that_are_lost_are_bus_errors() {
 #[test]
 fn a_server_that_comes_back_has_every_page() {
     let test = "a_redis_that_comes_back_has_every_page";
-    let Some(program) = program::compile(test, "verify_loop") else {
-        return;
-    };
     let scratch = Scratch::new(test);
     let words = ["--appendonly", "yes", "--appendfsync", "always"];
     let Some(mut server) = Server::start(test, &scratch, &words) else {
         return;
     };
-    let stop = scratch.join("stop").display().to_string();
-    let job = Job::new(program).args(["160", &stop, "forks"]);
-    let mut running = managed(&server.address())
-        .talkative()
-        .start(&job, &scratch.join("stats.json"));
-    running.wait_for_output("ready");
+    let Some(running) = Restless::start(test, &scratch, &server.address()) else {
+        return;
+    };
     for pause in [10, 300] {
         server.kill();
         std::thread::sleep(Duration::from_millis(pause));
         server.restart();
         std::thread::sleep(Duration::from_millis(1500));
     }
-    fs::write(&stop, "").expect("a file");
-    let outcome = running.wait().succeeded();
-    assert!(
-        outcome.text().ends_with("all right\n"),
-        "{}",
-        outcome.stderr
-    );
+    let outcome = running.end();
     says(&outcome, &["the server is back"]);
 }
 
