@@ -76,6 +76,16 @@ pub struct Function {
     pub samples: u64,
 }
 
+impl Function {
+    /// Where it is: `libm.so.6`, or `job, main.c:7`.
+    fn place(&self) -> String {
+        match &self.line {
+            Some(line) => format!("{}, {line}", self.file),
+            None => self.file.clone(),
+        }
+    }
+}
+
 impl Samples {
     /// Records of a process have come at `now`, ns.
     pub fn on_active(&mut self, pid: u32, now: u64) {
@@ -282,11 +292,16 @@ impl Symbols {
         let Some(symbol) = loader.find_symbol(address) else {
             return (unnamed(offset), None);
         };
-        let location = loader.find_location(address).ok().flatten();
-        let line = location.and_then(|location| {
-            let file = Path::new(location.file?).file_name()?;
-            Some(format!("{}:{}", file.to_string_lossy(), location.line?))
-        });
+        // Of the function itself, not of what was inlined into it.
+        let mut line = None;
+        if let Ok(mut frames) = loader.find_frames(address) {
+            while let Ok(Some(frame)) = frames.next() {
+                line = frame.location.and_then(|location| {
+                    let file = Path::new(location.file?).file_name()?;
+                    Some(format!("{}:{}", file.to_string_lossy(), location.line?))
+                });
+            }
+        }
         (demangle_auto(symbol.into(), None).into_owned(), line)
     }
 }
@@ -312,18 +327,17 @@ pub fn draw(functions: &[Function]) -> Markup {
         }
         div .table { table .code {
             thead { tr {
-                th scope="col" { "Function" } th scope="col" { "In" } th scope="col" { "Part" }
+                th scope="col" { "Function" } th scope="col" { "Part" }
             } }
             tbody {
                 @for function in functions.iter().take(ROWS) {
                     tr {
                         th scope="row" .command {
                             (function.name)
-                            @if let Some(line) = &function.line { small { (line) } }
+                            small { (function.place()) }
                         }
-                        td .file { (function.file) }
                         td .bar {
-                            span style=(format!("width:{:.1}%", 75.0 * function.samples as f64 / most as f64)) {}
+                            span style=(format!("width:{:.1}%", 50.0 * function.samples as f64 / most as f64)) {}
                             (format!("{:.1} %", 100.0 * function.samples as f64 / all as f64))
                         }
                     }
@@ -401,7 +415,9 @@ mod tests {
             samples,
         };
         let page = draw(&[function("f<int>", 3), function("main", 1)]).into_string();
-        assert!(page.contains("f&lt;int&gt;") && page.contains("75.0 %") && page.contains("a.c:3"));
+        assert!(
+            page.contains("f&lt;int&gt;") && page.contains("75.0 %") && page.contains("job, a.c:3")
+        );
         assert_eq!(draw(&[]).into_string(), "");
     }
 }
