@@ -24,6 +24,7 @@ use crate::args::{FULL_TIMEOUT, Io, RunArgs, Switch};
 use crate::auto_memory::AutoMemory;
 use crate::command::{self, Event};
 use crate::control::change::Changes;
+use crate::control::list::RunCommand;
 use crate::control::server::Control;
 use crate::doctor::quoted;
 use crate::group::{self, Group, Part};
@@ -271,7 +272,7 @@ pub fn open(
         areas,
         auto,
         group: None,
-        command: None,
+        command: RunCommand::default(),
         watch: Watch::new(format!("{SOCKET_VARIABLE}={name}")),
         turns: (args.load_control == Switch::On).then(Turns::new),
         encrypt: args.encrypt,
@@ -354,9 +355,9 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let before = most_resident_of_children();
     let started = Instant::now();
     let child = variables.start(args, &command, mask)?;
-    supervisor.command = Some(child);
+    supervisor.command.has_begun(child);
     let mut end = supervisor.until_end_of(child)?;
-    supervisor.command = None;
+    supervisor.command.has_ended();
     let elapsed = started.elapsed();
     if supervisor.has_ended_all()? {
         end = Event::Exited(CANNOT_START.into());

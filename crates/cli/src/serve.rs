@@ -80,7 +80,7 @@ fn try_serve(args: &RunArgs) -> anyhow::Result<()> {
     let _ = rustix::process::setsid();
     let (mut supervisor, name) = run::open(args, &mut prepared, voice)?;
     supervisor.watch = supervisor.watch.off();
-    supervisor.command = Some(pid);
+    supervisor.command.has_begun(pid);
     let _ = rustix::process::chdir(c"/");
     let control = supervisor.control.path();
     let control = control.map_or(String::new(), |path| path.display().to_string());

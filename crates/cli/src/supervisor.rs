@@ -15,7 +15,7 @@ use crate::args::Encrypt;
 use crate::auto_memory::AutoMemory;
 use crate::command::{self, Event};
 use crate::control::change::{Changes, Parts};
-use crate::control::list;
+use crate::control::list::{self, RunCommand};
 use crate::control::server::Control;
 use crate::control::words::{Reply, Request, Wish};
 use crate::group::Group;
@@ -67,8 +67,8 @@ pub struct Supervisor {
     pub auto: AutoMemory,
     /// Its group, if other commands can join.
     pub group: Option<Group>,
-    /// The command, while it runs.
-    pub command: Option<Pid>,
+    /// The command.
+    pub command: RunCommand,
     /// The processes' memory.
     pub watch: Watch,
     /// Load control, if it is wanted.
@@ -164,7 +164,8 @@ impl Supervisor {
             // Those of the terminal are meant for the program.
             while self.signals.next().is_some() {}
             if has_ended(client) {
-                (self.command, has_come) = (None, true);
+                self.command.has_ended();
+                has_come = true;
                 // What is left to say is about its end.
                 if let Some(on_end) = on_end.take_if(|_| !self.sessions.has_unfinished()) {
                     on_end();
@@ -428,7 +429,7 @@ impl Supervisor {
         let stats = self.sessions.totals_now().stats;
         let ledger = self.sessions.ledger();
         let bounds = self.auto.bounds();
-        let mut run = list::run(ledger, &stats, self.command, &self.watch, bounds);
+        let mut run = list::run(ledger, &stats, &self.command, &self.watch, bounds);
         run.group = self.group.as_ref().map(|group| group.name.clone());
         Figures { run, stats }
     }

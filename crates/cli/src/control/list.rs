@@ -1,5 +1,6 @@
 //! The state of a run for `foreswap ps`: its processes and areas, read from the ledger.
 
+use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
 
 use foreswap::ledger::{AREA_SEALED, AreaState, Ledger, ProcId, ProcessState, StatsSnapshot};
@@ -16,19 +17,57 @@ const COMMAND: usize = 4096;
 /// The least memory of a process without an engine for it to be listed.
 const WORTH: u64 = 1 << 20;
 
-/// The command line of a process, or its name if it has none.
-pub fn command_of(pid: u32) -> String {
+/// The command line of a process; empty for one that has ended or is in the middle of `exec`.
+fn line_of(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = line
         .split(|&byte| byte == 0)
         .filter(|word| !word.is_empty())
         .map(String::from_utf8_lossy)
         .collect();
-    if words.is_empty() {
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-        return name.unwrap_or_default().trim_end().to_owned();
-    }
     words.join(" ").chars().take(COMMAND).collect()
+}
+
+/// The command line of a process, or its name if it has none.
+pub fn command_of(pid: u32) -> String {
+    let line = line_of(pid);
+    if !line.is_empty() {
+        return line;
+    }
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.unwrap_or_default().trim_end().to_owned()
+}
+
+/// The command of a run. Its line is read at each look, as a command becomes another by `exec`, and the last one is kept:
+/// an ended process has none, and the run is still known by it.
+#[derive(Debug, Default)]
+pub struct RunCommand {
+    /// While it runs.
+    pid: Option<Pid>,
+    line: RefCell<String>,
+}
+
+impl RunCommand {
+    /// It runs as `pid`.
+    pub fn has_begun(&mut self, pid: Pid) {
+        self.pid = Some(pid);
+    }
+
+    /// It has ended, and its pid may become that of another process.
+    pub fn has_ended(&mut self) {
+        self.pid = None;
+    }
+
+    /// Its line as of now, or the last one that it had.
+    fn look(&self) -> String {
+        let line = self
+            .pid
+            .map(|pid| line_of(pid.as_raw_nonzero().get().cast_unsigned()));
+        if let Some(line) = line.filter(|line| !line.is_empty()) {
+            *self.line.borrow_mut() = line;
+        }
+        self.line.borrow().clone()
+    }
 }
 
 fn process(ledger: &Ledger, record: ProcId, watch: &Watch, now: &Now) -> Process {
@@ -111,7 +150,7 @@ pub fn mappings(ledger: &Ledger, pid: i32) -> Vec<Mapping> {
 pub fn run(
     ledger: &Ledger,
     stats: &StatsSnapshot,
-    command: Option<Pid>,
+    command: &RunCommand,
     watch: &Watch,
     auto: Option<Auto>,
 ) -> Run {
@@ -133,11 +172,10 @@ pub fn run(
         unmanaged_bytes,
     });
     let others = others.collect();
-    let command_pid = command.map(|pid| pid.as_raw_nonzero().get());
     Run {
         supervisor: std::process::id().cast_signed(),
-        command_pid,
-        command: command_pid.map_or_else(String::new, |pid| command_of(pid.cast_unsigned())),
+        command: command.look(),
+        command_pid: command.pid.map(|pid| pid.as_raw_nonzero().get()),
         group: None,
         limit_bytes: ledger.limit_pages() * PAGE_BYTES,
         auto,
@@ -164,5 +202,44 @@ pub fn run(
             huge_splits: stats.huge_splits,
         }),
         mappings: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_command_is_known_by_its_last_line() {
+        let mut sleeper = std::process::Command::new("sh")
+            .args(["-c", "read line; exec sleep 100"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("sh starts");
+        let pid = Pid::from_child(&sleeper);
+        let mut command = RunCommand::default();
+        command.has_begun(pid);
+        let becomes = |line: &str| {
+            let until = Instant::now() + Duration::from_secs(10);
+            while Instant::now() < until && command.look() != line {
+                std::thread::yield_now();
+            }
+            command.look()
+        };
+        let first = becomes("sh -c read line; exec sleep 100");
+        drop(sleeper.stdin.take());
+        let second = becomes("sleep 100");
+        sleeper.kill().expect("it is there");
+        sleeper.wait().expect("it ends");
+        assert_eq!(
+            [&*first, &*second],
+            ["sh -c read line; exec sleep 100", "sleep 100"]
+        );
+        // Between its end and the news of it.
+        assert_eq!(command.look(), "sleep 100");
+        command.has_ended();
+        assert_eq!(command.look(), "sleep 100");
     }
 }
