@@ -1,18 +1,20 @@
 //! Writes the manual pages and the completions of the `foreswap` command, for packages: `cargo run --release
 //! -p foreswap-cli --example pages -- FOLDER`.
 //!
-//! All text is that of `--help`. FOLDER gets man/foreswap.1, a page for each command (man/foreswap-run.1), and
-//! bash/foreswap, zsh/_foreswap and fish/foreswap.fish. The output of one version is always the same.
+//! All text is that of `--help` and `foreswap help TOPIC`. FOLDER gets man/foreswap.1, a page for each command
+//! (man/foreswap-run.1) and topic (man/foreswap-areas.7), and bash/foreswap, zsh/_foreswap and fish/foreswap.fish. The output of one version is always the same.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use clap::builder::PossibleValuesParser;
 use clap::{Command, ValueHint};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
+use foreswap_cli::topics::{LIST, Part, TOPICS, Topic};
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
@@ -28,12 +30,27 @@ fn main() -> anyhow::Result<()> {
     };
     let mut built = command.clone();
     built.build();
-    write_pages(&built, &created("man")?)?;
-    let completed = command.mut_subcommand("run", |run| {
-        run.mut_arg("command", |argument| {
-            argument.value_hint(ValueHint::CommandWithArguments)
+    let manual = created("man")?;
+    write_pages(&built, &manual)?;
+    for topic in TOPICS {
+        write_topic(&topic, &manual)?;
+    }
+    let names = command
+        .get_subcommands()
+        .map(|one| &*one.get_name().to_owned().leak());
+    let topics = TOPICS.iter().map(|topic| topic.name);
+    let helped: Vec<&'static str> = names.chain(topics).chain([LIST]).collect();
+    let completed = command
+        .mut_subcommand("run", |run| {
+            run.mut_arg("command", |argument| {
+                argument.value_hint(ValueHint::CommandWithArguments)
+            })
         })
-    });
+        .mut_subcommand("help", |help| {
+            help.mut_arg("words", |words| {
+                words.value_parser(PossibleValuesParser::new(helped))
+            })
+        });
     for (shell, name) in [
         (Shell::Bash, "bash"),
         (Shell::Zsh, "zsh"),
@@ -97,6 +114,45 @@ fn write_pages(command: &Command, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A topic as a page of section 7.
+fn write_topic(topic: &Topic, folder: &Path) -> anyhow::Result<()> {
+    let name = format!("foreswap-{}", topic.name);
+    let path = folder.join(format!("{name}.7"));
+    let mut page = Roff::new();
+    let source = format!("foreswap {}", env!("CARGO_PKG_VERSION"));
+    page.control("TH", [&name.to_uppercase(), "7", "", &source, "foreswap"]);
+    page.control("SH", ["NAME"]);
+    page.text([roman(format!("{name} - {}", topic.summary()))]);
+    let mut is_begun = false;
+    for part in topic.parts() {
+        if !is_begun && !matches!(part, Part::Heading(_)) {
+            page.control("SH", ["DESCRIPTION"]);
+        }
+        is_begun = true;
+        match part {
+            Part::Heading(text) => {
+                page.control("SH", [text]);
+            }
+            Part::Paragraph(text) => {
+                page.control("PP", []);
+                page.text([roman(text)]);
+            }
+            Part::Verbatim(text) => {
+                page.control("PP", []);
+                page.control("EX", []);
+                page.text([roman(text)]);
+                page.control("EE", []);
+            }
+        }
+    }
+    page.control("SH", ["SEE ALSO"]);
+    page.text([roman("foreswap(1), foreswap-run(1)")]);
+    let mut file =
+        File::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;
+    page.to_writer(&mut file)?;
+    Ok(())
+}
+
 fn page_name(command: &Command) -> String {
     command
         .get_bin_name()
@@ -151,6 +207,9 @@ fn write_page(command: &Command, name: &str, out: &mut dyn Write) -> io::Result<
             .get_subcommands()
             .map(|below| format!("{}(1)", page_name(below))),
     );
+    if name == "foreswap" {
+        related.extend(TOPICS.map(|topic| format!("foreswap-{}(7)", topic.name)));
+    }
     related.extend(["swapon(8)", "userfaultfd(2)"].map(str::to_owned));
     related.retain(|page| *page != format!("{name}(1)"));
     paragraphs(out, "SEE ALSO", &[related.join(", ")], false)

@@ -30,10 +30,13 @@ pub const AREA_TIMEOUT: Duration = Duration::from_secs(30);
     version,
     max_term_width = 100,
     arg_required_else_help = true,
+    disable_help_subcommand = true,
     after_help = "\
 Examples:
   foreswap run --memory 1G -- sort big.txt
-  foreswap ps"
+  foreswap ps
+
+`foreswap help topics` lists texts about the limit, swap areas, permissions and more."
 )]
 pub struct Cli {
     /// What to do.
@@ -95,6 +98,8 @@ pub enum Subcommands {
     Bench(Box<foreswap_bench::BenchArgs>),
     /// Try the memory manager's decisions out without a kernel
     Lab(foreswap_lab::LabArgs),
+    /// Print the help of a command, or about a topic; `help topics` lists these
+    Help(HelpArgs),
     /// Run one workload in this process, as `bench` does
     #[command(hide = true)]
     Workload(Box<foreswap_bench::WorkloadArgs>),
@@ -104,6 +109,19 @@ pub enum Subcommands {
     /// The job that `doctor` runs: fills 48 MiB and reads it back
     #[command(hide = true)]
     Trial,
+}
+
+/// `foreswap help`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  foreswap help run
+  foreswap help areas
+  foreswap help topics")]
+pub struct HelpArgs {
+    /// The words of a command, a topic, or `topics`
+    #[arg(value_name = "COMMAND|TOPIC")]
+    pub words: Vec<String>,
 }
 
 const AFTER_HELP: &str = "\

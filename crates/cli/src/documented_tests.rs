@@ -3,6 +3,7 @@
 use clap::CommandFactory;
 
 use super::Cli;
+use crate::topics::{Part, TOPICS, Topic};
 
 /// The files whose commands are checked: documents, and all chapters of the book.
 fn files() -> Vec<String> {
@@ -94,6 +95,22 @@ fn the_commands_of_the_documents_are_accepted() {
 fn the_help_of_each_command_has_examples_that_are_accepted() {
     let examples = examples(&Cli::command(), "foreswap");
     examples.iter().for_each(|command| assert_accepted(command));
+}
+
+#[test]
+fn the_commands_of_the_topics_are_accepted() {
+    let texts = TOPICS.iter().flat_map(Topic::parts);
+    let lines = texts.filter_map(|part| match part {
+        Part::Verbatim(text) => Some(text.lines()),
+        _ => None,
+    });
+    let lines = lines.flatten().map(str::trim);
+    let commands = lines.filter(|line| line.starts_with("foreswap "));
+    // What an example does stands behind it, after a gap.
+    let commands = commands.filter_map(|line| line.split("   ").next());
+    let commands: Vec<&str> = commands.collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    commands.into_iter().for_each(assert_accepted);
 }
 
 #[test]

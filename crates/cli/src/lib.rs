@@ -29,6 +29,7 @@ mod size;
 mod stats_file;
 mod supervisor;
 mod top;
+pub mod topics;
 mod turns;
 mod unmanaged;
 mod voice;
@@ -76,6 +77,9 @@ pub fn main() -> ExitCode {
         Subcommands::Swapoff(args) => return commands::swapoff(&args),
         Subcommands::Report(args) => page::command::report(&args),
         Subcommands::Doctor(args) => return doctor::doctor(&args),
+        Subcommands::Help(args) => {
+            topics::help(&mut command(), &args.words).map_err(|error| error.exit())
+        }
         Subcommands::Serve(args) => return serve::serve(&args),
         Subcommands::Trial => return doctor::job(),
         Subcommands::Bench(args) => foreswap_bench::bench(*args),
