@@ -1,15 +1,16 @@
-//! `--metrics` and `--metrics-file` on a program that pages, read by a strict check of the text format.
+//! `--metrics` and `--metrics-file` on a program that pages, read by a strict check of the text format and by Prometheus.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use foreswap_e2e::foreswap::binary;
 use foreswap_e2e::process::{Running, Scratch};
-use foreswap_e2e::{Job, MIB, Managed, program};
+use foreswap_e2e::{Job, MIB, Managed, program, requirement};
+use serde_json::Value;
 
 /// The samples of a text, by name and labels. Fails at the first line that breaks the format.
 #[track_caller]
@@ -92,6 +93,89 @@ fn get(address: SocketAddr, path: &str, accept: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
+/// A Prometheus that asks one run; killed on drop.
+struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Prometheus {
+    /// `None`: see [`requirement::command`].
+    fn start(test: &str, scratch: &Scratch, of: SocketAddr) -> Option<Self> {
+        let program = requirement::command(test, "prometheus")?;
+        let config = scratch.join("prometheus.yml");
+        let text = format!(
+            "global: {{scrape_interval: 200ms, scrape_timeout: 200ms}}\n\
+             scrape_configs: [{{job_name: foreswap, static_configs: [{{targets: ['{of}']}}]}}]\n"
+        );
+        fs::write(&config, text).expect("the file");
+        let address = free_port();
+        let log = fs::File::create(scratch.join("prometheus.log")).expect("the log");
+        let child = Command::new(program)
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                scratch.join("tsdb").display()
+            ))
+            .arg(format!("--web.listen-address={address}"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("the log"))
+            .stderr(log)
+            .spawn()
+            .expect("prometheus starts");
+        Some(Self { child, address })
+    }
+
+    /// The values of a query now; none before the server is ready.
+    fn values(&self, query: &str) -> Vec<f64> {
+        let Ok(mut stream) = TcpStream::connect(self.address) else {
+            return Vec::new();
+        };
+        let coded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let mut answer = String::new();
+        write!(stream, "GET /api/v1/query?query={coded} HTTP/1.0\r\n\r\n").expect("sent");
+        stream.read_to_string(&mut answer).expect("an answer");
+        let body = answer.split_once("\r\n\r\n").expect("a head").1;
+        let Ok(reply) = serde_json::from_str::<Value>(body) else {
+            return Vec::new();
+        };
+        assert_eq!(reply["status"], "success", "{query}: {body}");
+        let results = reply["data"]["result"].as_array().expect("results");
+        let values = results.iter().map(|one| &one["value"][1]);
+        let values = values.map(|value| value.as_str().expect("text").parse().expect("a number"));
+        values.collect()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The queries of the dashboard's panels, as Grafana sends them for all runs.
+fn panels() -> Vec<(String, String)> {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../contrib/grafana-dashboard.json"
+    );
+    let text = fs::read_to_string(path).expect("the dashboard");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let mut queries = Vec::new();
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let query = target["expr"].as_str().expect("a query");
+            let query = query
+                .replace("$run", ".+")
+                .replace("$__rate_interval", "2s");
+            assert!(!query.contains('$'), "{query}");
+            queries.push((panel["title"].as_str().expect("a title").to_owned(), query));
+        }
+    }
+    queries
+}
+
 /// A port that was free a moment ago.
 fn free_port() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -137,6 +221,60 @@ fn prometheus_gets_the_figures_while_other_clients_are_silent() {
     fs::write(scratch.join("stop"), "").expect("the file");
     running.wait().succeeded();
     assert!(TcpStream::connect(address).is_err(), "the run is over");
+}
+
+#[test]
+fn a_prometheus_stores_them_and_each_panel_of_the_dashboard_shows_some() {
+    let scratch = Scratch::new("metrics");
+    let test = "metrics_prometheus";
+    let address = free_port();
+    let text = address.to_string();
+    let Some(prometheus) = Prometheus::start(test, &scratch, address) else {
+        return;
+    };
+    let Some(running) = paging(test, &["--metrics", &text], &scratch) else {
+        return;
+    };
+    let panels = panels();
+    assert!(panels.len() > 10, "{panels:?}");
+    let until = Instant::now() + Duration::from_secs(30);
+    for (title, query) in &panels {
+        loop {
+            let values = prometheus.values(query);
+            if values.iter().any(|value| value.is_finite()) {
+                break;
+            }
+            let log = || fs::read_to_string(scratch.join("prometheus.log")).unwrap_or_default();
+            assert!(
+                Instant::now() < until,
+                "{title}: {query} gives {values:?}\n{}",
+                log()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    let limit = prometheus.values("foreswap_memory_limit_bytes");
+    assert_eq!(limit, [32.0 * MIB as f64]);
+
+    // The tool that says what Prometheus' authors would say about names, types and units.
+    let promtool = requirement::command(test, "promtool").expect("a part of prometheus");
+    let mut check = Command::new(promtool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool starts");
+    let (_, body) = get(address, "/metrics", "*/*");
+    let mut input = check.stdin.take().expect("a pipe");
+    input.write_all(body.as_bytes()).expect("the metrics");
+    drop(input);
+    let output = check.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+
+    fs::write(scratch.join("stop"), "").expect("the file");
+    running.wait().succeeded();
 }
 
 #[test]
