@@ -3,16 +3,16 @@
 //!
 //! What does not fit is left out from below: the areas first, then lines of the run.
 
-use foreswap_store::area::PAGE_BYTES;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState, Wrap};
 
+use super::heat::Place;
 use super::state::{Asks, Rates, State};
 use crate::control::commands::{limit, plain, short};
-use crate::control::words::{Mapping, Run};
+use crate::control::words::Run;
 use crate::size::{humane, humane_ns};
 use crate::unmanaged::Kind;
 
@@ -32,9 +32,10 @@ stalled    part of the time in which a thread waited for a page that more
 swap       bytes per second from and to the areas; readahead: pages that were
            touched, of those read ahead
 latency    mean time of a fault, one bar per look, the newest on the right
-space      mappings of the selected process by address, at their size:
-           # in memory   . on an area   blank: untouched (in this order
-           within a mapping: the places are not known)
+space      memory of the selected process by address:
+           ░▒▓█ how much of a place is in memory   . nothing, in a mapping
+           with pages on areas   blank: nothing. Yellow, red: some or much of
+           it came in since the last look (looks at a sample of the pages)
 
 up, down   select a process          l   change the limit of its run
 p          pause, go on              a   add a swap area
@@ -230,7 +231,7 @@ fn draw_run(frame: &mut Frame<'_>, area: Rect, state: &State, run: &Run, look: L
         frame.render_widget(text, right);
         match head {
             "latency" => draw_latency(frame, right, state, run, look),
-            "space" => frame.render_widget(space(&run.mappings, right.width, look), right),
+            "space" => frame.render_widget(space(&state.places, right.width, look), right),
             _ => {}
         }
     }
@@ -296,29 +297,31 @@ fn draw_latency(frame: &mut Frame<'_>, area: Rect, state: &State, run: &Run, loo
     frame.render_widget(graph_of, graph);
 }
 
-/// The mappings of a process as one line: each cell is as much of them. Where in a mapping its pages are is not known:
-/// first those in memory, then those on areas, then what was not touched.
-fn space(mappings: &[Mapping], width: u16, look: Look) -> Line<'static> {
-    let total: u64 = mappings.iter().map(|mapping| mapping.bytes).sum();
-    if total < PAGE_BYTES {
+/// The mappings of a process as one line, by address: how much of each place is in memory, and how much came in.
+fn space(places: &[Place], width: u16, look: Look) -> Line<'static> {
+    if places.is_empty() {
         return Line::raw("-");
     }
-    let cells = (0..u64::from(width)).map(|cell| {
-        // The middle of the cell.
-        let mut at = (u128::from(total) * u128::from(2 * cell + 1) / u128::from(2 * width)) as u64;
-        for mapping in mappings {
-            if at < mapping.bytes {
-                return match at {
-                    at if at < mapping.resident_bytes => Span::styled("#", look.of(Color::Red)),
-                    at if at < mapping.resident_bytes + mapping.swapped_bytes => {
-                        Span::styled(".", look.of(Color::Blue))
-                    }
-                    _ => Span::raw(" "),
-                };
-            }
-            at -= mapping.bytes;
-        }
-        Span::raw(" ")
+    let width = usize::from(width);
+    let cells = (0..width).map(|cell| {
+        let from = cell * places.len() / width;
+        let to = ((cell + 1) * places.len() / width).max(from + 1);
+        let places = &places[from..to];
+        let mean =
+            |part: fn(&Place) -> f64| places.iter().map(part).sum::<f64>() / places.len() as f64;
+        let (resident, came) = (mean(|place| place.resident), mean(|place| place.came));
+        let symbol = match (resident * 4.0).ceil() as u32 {
+            0 if places.iter().any(|place| place.is_swapped) => ".",
+            0 => " ",
+            quarters => ["░", "▒", "▓", "█"][quarters.min(4) as usize - 1],
+        };
+        let style = match came {
+            _ if symbol == "." => look.of(Color::Blue),
+            0.0 => look.of(Color::Green),
+            _ if came < 0.25 => look.of(Color::Yellow),
+            _ => look.of(Color::Red).add_modifier(Modifier::BOLD),
+        };
+        Span::styled(symbol, style)
     });
     Line::from(cells.collect::<Vec<_>>())
 }

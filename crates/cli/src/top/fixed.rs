@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::heat::Place;
 use super::state::State;
-use crate::control::words::{Area, Mapping, Process, Run, Totals};
+use crate::control::words::{Area, Process, Run, Totals};
 use crate::unmanaged::Unmanaged;
 
 fn process(pid: i32, command: &str, mebibytes: u64) -> Process {
@@ -27,12 +28,6 @@ fn process(pid: i32, command: &str, mebibytes: u64) -> Process {
 
 /// The run at its first look.
 pub fn run() -> Run {
-    let mapping = |start, resident_bytes, swapped_bytes| Mapping {
-        start,
-        bytes: 100 << 20,
-        resident_bytes,
-        swapped_bytes,
-    };
     Run {
         supervisor: 100,
         command_pid: Some(101),
@@ -62,18 +57,33 @@ pub fn run() -> Run {
             encrypted: false,
         }],
         totals: Some(Totals::default()),
-        mappings: vec![
-            mapping(0x1000, 90 << 20, 10 << 20),
-            mapping(0x2000, 0, 60 << 20),
-            mapping(0x3000, 0, 0),
-        ],
+        mappings: Vec::new(),
     }
+}
+
+/// Half of the memory in memory, and a scan at the end of it; a mapping that is swapped out, and one that nobody touched.
+fn places() -> Vec<Place> {
+    (0..40)
+        .map(|at| Place {
+            resident: match at {
+                0..10 => 0.2 + f64::from(at) * 0.09,
+                10..20 => 1.0,
+                _ => 0.0,
+            },
+            came: match at {
+                16..18 => 0.1,
+                18..20 => 0.9,
+                _ => 0.0,
+            },
+            is_swapped: at < 30,
+        })
+        .collect()
 }
 
 /// Two looks, two seconds apart.
 pub fn state() -> State {
     let mut state = State::default();
-    state.on_look(Duration::from_secs(1), vec![run()]);
+    state.on_look(Duration::from_secs(1), vec![run()], places());
     let mut later = run();
     later.totals = Some(Totals {
         faults_major: 2_000,
@@ -91,6 +101,6 @@ pub fn state() -> State {
     later.processes[0].faults_major += 2_000;
     later.processes[0].swap_in_bytes += 240 << 20;
     later.processes[0].stalled_ns += 250_000_000;
-    state.on_look(Duration::from_secs(3), vec![later]);
+    state.on_look(Duration::from_secs(3), vec![later], places());
     state
 }

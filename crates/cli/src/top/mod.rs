@@ -8,6 +8,7 @@ mod closing;
 mod draw;
 #[cfg(test)]
 mod fixed;
+mod heat;
 mod state;
 
 use std::io::{self, IsTerminal};
@@ -27,6 +28,7 @@ use crate::control::asking::{self, Found, Which};
 use crate::control::words::{Reply, Request, Run};
 use crate::size::{self, humane};
 use crate::voice;
+use heat::{Place, Sampler};
 use state::{Action, State};
 
 /// The longest wait for a key: how soon a look is drawn, and a signal noticed.
@@ -44,7 +46,7 @@ const HUNG_UP: u8 = 128 + libc::SIGHUP as u8;
 
 /// What other threads tell the one that draws.
 enum News {
-    Look(Instant, Vec<Run>),
+    Look(Instant, Vec<Run>, Vec<Place>),
     /// The run that was asked for has ended; the run at the last look.
     Ended(Option<Box<Run>>),
     Said(String),
@@ -133,7 +135,7 @@ fn show(terminal: &mut DefaultTerminal, args: &TopArgs) -> io::Result<End> {
         for item in news.try_iter() {
             changed = true;
             match item {
-                News::Look(at, runs) => state.on_look(at - began, runs),
+                News::Look(at, runs, places) => state.on_look(at - began, runs, places),
                 News::Said(text) => state.message = Some(text),
                 News::Ended(last) => return Ok(End::Run(last)),
             }
@@ -181,6 +183,7 @@ fn watch(args: &TopArgs, tell: Sender<News>, selected: Arc<AtomicI32>) {
     std::thread::spawn(move || {
         let mut last = None;
         let mut missing = false;
+        let mut sampler = Sampler::default();
         loop {
             let at = Instant::now();
             let pid = selected.load(Ordering::Relaxed);
@@ -201,7 +204,10 @@ fn watch(args: &TopArgs, tell: Sender<News>, selected: Arc<AtomicI32>) {
             if only.is_some() {
                 last = runs.first().cloned().map(Box::new).or(last);
             }
-            let mut told = tell.send(News::Look(at, runs));
+            let mappings = runs.iter().map(|run| &run.mappings);
+            let mappings = mappings.max_by_key(|mappings| mappings.len());
+            let places = mappings.map(|mappings| sampler.look(pid, mappings));
+            let mut told = tell.send(News::Look(at, runs, places.unwrap_or_default()));
             if let Some(error) = silent.first() {
                 told = tell.send(News::Said(error.to_string()));
             }

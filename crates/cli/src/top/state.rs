@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::heat::Place;
 use crate::control::commands;
 use crate::control::words::{Process, Request, Run, Totals};
 use crate::memory_setting;
@@ -128,6 +129,8 @@ pub struct State {
     process_rates: HashMap<i32, Rates>,
     latency: HashMap<i32, VecDeque<u64>>,
     selected: Option<(i32, Option<i32>)>,
+    /// The memory of the selected process.
+    pub places: Vec<Place>,
     /// Looks are ignored.
     pub paused: bool,
     /// The explanations are shown.
@@ -139,11 +142,12 @@ pub struct State {
 }
 
 impl State {
-    /// The runs as they are `at` this time since the start.
-    pub fn on_look(&mut self, at: Duration, runs: Vec<Run>) {
+    /// The runs as they are `at` this time since the start, and the memory of the process that was selected.
+    pub fn on_look(&mut self, at: Duration, runs: Vec<Run>, places: Vec<Place>) {
         if self.paused {
             return;
         }
+        self.places = places;
         let time = self.looked.map(|looked| at.saturating_sub(looked));
         let time = time.filter(|time| !time.is_zero());
         let (mut run_rates, mut process_rates) = (HashMap::new(), HashMap::new());

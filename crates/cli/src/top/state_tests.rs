@@ -41,15 +41,15 @@ fn the_selection_follows_its_process_and_survives_its_end() {
     assert_eq!(state.selected_process(), Some(102));
     let mut run = fixed::run();
     run.processes.swap(0, 1);
-    state.on_look(Duration::from_secs(4), vec![run.clone()]);
+    state.on_look(Duration::from_secs(4), vec![run.clone()], Vec::new());
     assert_eq!(
         (state.selected_process(), state.selected()),
         (Some(102), Some(0))
     );
     run.processes.remove(0);
-    state.on_look(Duration::from_secs(5), vec![run]);
+    state.on_look(Duration::from_secs(5), vec![run], Vec::new());
     assert_eq!(state.selected_process(), Some(101));
-    state.on_look(Duration::from_secs(6), Vec::new());
+    state.on_look(Duration::from_secs(6), Vec::new(), Vec::new());
     assert!(state.selected_run().is_none() && state.latency(100).count() == 0);
     assert_eq!(press(&mut state, "l"), None);
     assert!(state.prompt.is_none() && state.message.is_some());
@@ -61,10 +61,10 @@ fn the_selection_follows_its_process_and_survives_its_end() {
 fn a_pause_keeps_the_figures() {
     let mut state = fixed::state();
     press(&mut state, "p");
-    state.on_look(Duration::from_secs(9), Vec::new());
+    state.on_look(Duration::from_secs(9), Vec::new(), Vec::new());
     assert_eq!(state.runs.len(), 1);
     press(&mut state, "p");
-    state.on_look(Duration::from_secs(9), Vec::new());
+    state.on_look(Duration::from_secs(9), Vec::new(), Vec::new());
     assert!(state.runs.is_empty());
 }
 
