@@ -3,10 +3,11 @@
 //! A look costs a few reads of shared memory for each process, and one of its CPU time in /proc while there are losses.
 
 use std::fs;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use foreswap::ledger::{Ledger, ProcId, ProcessState};
-use foreswap_core::process::{Load, LoadConfig, Seen, Turn};
+use foreswap_core::process::{Load, LoadConfig, Seen, Teams, Turn};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The interval of looks, and while memory is not short.
@@ -26,7 +27,51 @@ pub struct Turns {
     /// The losses of all at the last look.
     losses: u64,
     /// The CPU times at the last look.
-    worked: Vec<(Id, u64)>,
+    worked: Vec<(Id, Cpu)>,
+    /// The memory that processes share.
+    shared: Vec<Shared>,
+    teams: Teams<Id>,
+}
+
+/// Memory: the device and the inode of the object behind a mapping.
+type Object = (u64, u64);
+
+/// The memory that a process may write to and others may have mapped as well, at the time of a look.
+#[derive(Debug)]
+struct Shared {
+    id: Id,
+    looked: Instant,
+    objects: Vec<Object>,
+}
+
+/// The interval of looks at it: a change of phase takes longer, and a look costs a millisecond in a process of 10,000 mappings.
+const SHARED_EVERY: Duration = Duration::from_secs(2);
+/// Less than this is a lock or a counter, which processes that are no team have in common (the workers of a pool in Python).
+const SHARED_BYTES: u64 = 64 << 10;
+
+/// The objects of the shared writable mappings in the text of /proc/PID/maps. Neither foreswap's own memory nor devices.
+fn shared_objects(maps: &str) -> Vec<Object> {
+    let object = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let flags = words.next()?.as_bytes();
+        let is_shared = flags.get(1) == Some(&b'w') && flags.get(3) == Some(&b's');
+        let bytes = number(end)?.checked_sub(number(start)?)?;
+        let (major, minor) = words.nth(1)?.split_once(':')?;
+        let inode = words.next()?.parse().ok()?;
+        let path = words.next().unwrap_or_default();
+        let is_memory = match path {
+            _ if path.starts_with("/memfd:foreswap") || path.starts_with("anon_inode:") => false,
+            _ if path.starts_with("/dev/") => {
+                path.starts_with("/dev/shm/") || path.starts_with("/dev/zero")
+            }
+            _ => inode != 0,
+        };
+        let device = number(major)? << 32 | number(minor)?;
+        (is_shared && is_memory && bytes >= SHARED_BYTES).then_some((device, inode))
+    };
+    maps.lines().filter_map(object).collect()
 }
 
 /// Nanoseconds of the clock that engines use.
@@ -35,14 +80,29 @@ fn now() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// The CPU time of all threads of a process, and whether its first thread can run; from /proc/PID/stat.
-fn cpu_time(stat: &str) -> Option<(u64, bool)> {
-    // The name may contain anything.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let runs = fields.next()? == "R";
-    let mut ticks = fields.skip(10).map(|field| field.parse::<u64>().ok());
-    let (user, system) = (ticks.next()??, ticks.next()??);
-    Some(((user + system) * TICK, runs))
+/// What /proc/PID/stat says of all threads of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cpu {
+    /// The CPU time, and the kernel's part of it, ns.
+    worked: u64,
+    system: u64,
+    /// The first thread can run.
+    runs: bool,
+}
+
+impl Cpu {
+    fn of(stat: &str) -> Option<Self> {
+        // The name may contain anything.
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let runs = fields.next()? == "R";
+        let mut ticks = fields.skip(10).map(|field| field.parse::<u64>().ok());
+        let (user, system) = (ticks.next()??, ticks.next()??);
+        Some(Self {
+            worked: (user + system) * TICK,
+            system: system * TICK,
+            runs,
+        })
+    }
 }
 
 impl Turns {
@@ -53,6 +113,8 @@ impl Turns {
             next: Instant::now(),
             losses: 0,
             worked: Vec::new(),
+            shared: Vec::new(),
+            teams: Teams::default(),
         }
     }
 
@@ -89,14 +151,21 @@ impl Turns {
         let losses = losses.sum();
         let reads = self.load.is_on() || losses != self.losses;
         self.losses = losses;
-        let seen: Vec<Seen<Id>> = ids.iter().map(|&id| self.see(ledger, id, reads)).collect();
-        self.worked = seen.iter().map(|seen| (seen.id, seen.worked)).collect();
+        let cpu = |&id: &Id| (id, self.cpu(id, reads));
+        self.worked = ids.iter().map(cpu).collect();
+        let seen = self.worked.iter();
+        let seen: Vec<Seen<Id>> = seen.map(|&(id, cpu)| see(ledger, id, cpu)).collect();
+        if reads {
+            self.form_teams(&seen);
+        }
         let was_on = self.load.is_on();
         let now = now();
-        let changed = self.load.look(now, ledger.limit_pages(), seen.into_iter());
+        let teams = self.teams.merged(seen);
+        let changed = self.load.look(now, ledger.limit_pages(), teams.into_iter());
         if self.load.is_on() || was_on {
             for &id in &ids {
-                ledger.set_turn(id.0, self.load.turn(id), now);
+                let turn = self.load.turn(self.teams.of(id));
+                ledger.set_turn(id.0, self.teams.part(id, turn), now);
             }
         }
         if changed {
@@ -105,24 +174,37 @@ impl Turns {
         }
     }
 
-    fn see(&self, ledger: &Ledger, id: Id, reads: bool) -> Seen<Id> {
-        let demand = ledger.demand(id.0);
+    fn form_teams(&mut self, seen: &[Seen<Id>]) {
+        self.shared
+            .retain(|one| one.looked.elapsed() < SHARED_EVERY);
+        for id in seen.iter().map(|seen| seen.id) {
+            if !self.shared.iter().any(|one| one.id == id) {
+                let maps = fs::read_to_string(format!("/proc/{}/maps", id.1));
+                self.shared.push(Shared {
+                    id,
+                    looked: Instant::now(),
+                    objects: shared_objects(&maps.unwrap_or_default()),
+                });
+            }
+        }
+        let objects = |id: Id| self.shared.iter().find(|one| one.id == id);
+        let objects = |id: Id| objects(id).map_or(&[][..], |one| &one.objects);
+        let all: Vec<_> = seen.iter().map(|&seen| (seen, objects(seen.id))).collect();
+        self.teams = Teams::form(&all);
+    }
+
+    /// The CPU time of a process: as before if nothing `reads` it.
+    fn cpu(&self, id: Id, reads: bool) -> Cpu {
         let known = self.worked.iter().find(|(other, _)| *other == id);
-        let known = known.map_or(0, |(_, worked)| *worked);
+        let known = Cpu {
+            runs: false,
+            ..known.map_or(Cpu::default(), |(_, cpu)| *cpu)
+        };
         let stat = match reads {
             true => fs::read_to_string(format!("/proc/{}/stat", id.1)).ok(),
             false => None,
         };
-        let (worked, runs) = stat.as_deref().and_then(cpu_time).unwrap_or((known, false));
-        Seen {
-            id,
-            charged: ledger.process_charged(id.0),
-            needs: demand.needs,
-            lost: demand.lost,
-            losses: demand.losses,
-            worked,
-            busy: runs || demand.waiting > 0,
-        }
+        stat.as_deref().and_then(Cpu::of).unwrap_or(known)
     }
 
     fn stop(&mut self, ledger: &Ledger) {
@@ -136,6 +218,23 @@ impl Turns {
     }
 }
 
+fn see(ledger: &Ledger, id: Id, cpu: Cpu) -> Seen<Id> {
+    let demand = ledger.demand(id.0);
+    let stats = ledger.stats(id.0);
+    let faults = [&stats.faults_major, &stats.faults_minor, &stats.faults_zero];
+    Seen {
+        id,
+        charged: ledger.process_charged(id.0),
+        needs: demand.needs,
+        lost: demand.lost,
+        losses: demand.losses,
+        faults: faults.map(|count| count.load(Relaxed)).iter().sum(),
+        worked: cpu.worked,
+        system: cpu.system,
+        busy: cpu.runs || demand.waiting > 0,
+    }
+}
+
 /// Whether a process waits for its turn.
 pub fn waits(ledger: &Ledger, record: ProcId) -> bool {
     matches!(ledger.turn(record, now), Turn::Waits(_))
@@ -146,13 +245,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn memory_in_common_is_large_and_can_be_written() {
+        let maps = "\
+77084b600000-77084e602000 rw-s 00000000 00:01 350865                     /memfd:foreswap-ledger (deleted)
+7f07409fc000-7f0740dfd000 rw-s 00000000 00:1b 612                        /dev/shm/segment 3
+7f0740dfd000-7f07411fe000 rw-s 00000000 fe:00 611                        /tmp/segment
+7f0740dfd000-7f07411fe000 r--s 00000000 fe:00 609                        /tmp/read only
+7f0740dfd000-7f07411fe000 rw-p 00000000 fe:00 608                        /tmp/private
+7f0741a00000-7f0741b00000 rw-s 00000000 00:01 77                         /dev/zero (deleted)
+7f0741a00000-7f0741b00000 rw-s 00000000 00:01 78                         /memfd:ring (deleted)
+7f074801f000-7f0748821000 rw-s 00000000 00:10 2851716                    anon_inode:[io_uring]
+7f074801f000-7f0748821000 rw-s 00000000 00:10 28                         /dev/dri/card0
+7f90b90d2000-7f90b90d3000 rw-s 00000000 00:1b 619                        /dev/shm/sem.1Vghb2 (deleted)
+7f90b9dba000-7f90b9fbb000 rw-p 00000000 00:00 0                          [heap]
+";
+        assert_eq!(
+            shared_objects(maps),
+            [(0x1b, 612), (0xfe << 32, 611), (1, 77), (1, 78)]
+        );
+        assert!(shared_objects("no map").is_empty());
+    }
+
+    #[test]
     fn the_cpu_time_is_found_behind_any_name() {
         let stat = "7 (a) R (b) S 1 7 7 0 -1 4194560 900 0 0 0 12 3 0 0 20 0 1 0 5 10 2";
-        assert_eq!(cpu_time(stat), Some((15 * TICK, false)));
-        assert_eq!(
-            cpu_time(&stat.replace(") S", ") R")),
-            Some((15 * TICK, true))
-        );
-        assert_eq!(cpu_time("7 (a) S 1"), None);
+        let cpu = Cpu {
+            worked: 15 * TICK,
+            system: 3 * TICK,
+            runs: false,
+        };
+        assert_eq!(Cpu::of(stat), Some(cpu));
+        let running = Cpu { runs: true, ..cpu };
+        assert_eq!(Cpu::of(&stat.replace(") S", ") R")), Some(running));
+        assert_eq!(Cpu::of("7 (a) S 1"), None);
     }
 }

@@ -74,6 +74,26 @@ fn processes_that_do_not_fit_wait_in_turn() {
     assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
 }
 
+/// Ranks that wait for each other by looking at shared memory, or by asking their sockets, again and again: with turns of two
+/// seconds, each of the twelve rounds would take several turns (more than a minute).
+#[test]
+fn processes_that_wait_for_each_other_are_not_held_apart() {
+    let test = "processes_that_wait_for_each_other_are_not_held_apart";
+    let Some(program) = program::compile(test, "barriers") else {
+        return;
+    };
+    for how in ["look", "ask"] {
+        let job = Job::new(&program).args(["4", "40", "12", how]).timeout(150);
+        let bare = job.run();
+        let start = Instant::now();
+        let outcome = Managed::limit(80).run(&job).succeeded();
+        let took = start.elapsed();
+        outcome.equals(&bare);
+        outcome.swapped();
+        assert!(took < Duration::from_secs(40), "{how}: {took:?}");
+    }
+}
+
 /// Nobody renews the decisions then.
 #[test]
 fn without_a_supervisor_nobody_waits() {

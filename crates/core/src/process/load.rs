@@ -14,8 +14,16 @@
 //! losses. Then the process goes to the end of the queue. A turn ends early when its process ends or is idle. Nobody
 //! overtakes the first process that waits, so each one waits at most for the turns of those before it. A process that
 //! needs little memory, or does little, neither waits nor has a turn. When nobody waits any longer, load control is off.
+//!
+//! Processes that wait for each other by looking again and again seem to work. There are two ways to look: at memory that
+//! both share ([`Teams`] have their turns together), and by asking the kernel. A process that has a turn, touches no page
+//! that is missing, and spends its time in the kernel is excused: it neither waits nor has a turn for a while.
+
+mod team;
 
 use alloc::vec::Vec;
+
+pub use team::Teams;
 
 use crate::units::Nanos;
 
@@ -38,6 +46,12 @@ pub struct Config {
     pub busy: u64,
     /// ... for this long. A process that waits for the one that waits for memory must pass its turn soon.
     pub idle: Nanos,
+    /// A process with a turn asks again and again if of its work this part or more is the kernel's (1/4) ...
+    pub asking: u64,
+    /// ... in as long as this, with no more faults than ...
+    pub asks: Nanos,
+    /// ... these: what it looks at is in memory.
+    pub few: u64,
     /// A turn lasts this multiple of the time in which its process reads its memory back: at most a fifth of the time is
     /// spent so.
     pub slice: u64,
@@ -62,6 +76,9 @@ impl Default for Config {
             part: 16,
             busy: 8,
             idle: 250_000_000,
+            asking: 4,
+            asks: 500_000_000,
+            few: 8,
             slice: 4,
             shortest: 2_000_000_000,
             longest: 120_000_000_000,
@@ -84,8 +101,12 @@ pub struct Seen<P> {
     pub lost: Nanos,
     /// In this number of waits.
     pub losses: u64,
+    /// Its faults, of all kinds.
+    pub faults: u64,
     /// Its CPU time.
     pub worked: Nanos,
+    /// The part of it that the kernel spent for it.
+    pub system: Nanos,
     /// One of its threads can run, or a fault of it waits for its turn.
     pub busy: bool,
 }
@@ -122,6 +143,10 @@ struct Member<P> {
     busy: Nanos,
     /// Until then it reads its memory back: its losses do not count.
     refills: Nanos,
+    /// As it was when its last time of `asks` began, in its turn, and when that was.
+    asked: (Nanos, Seen<P>),
+    /// It neither waits nor has a turn until then.
+    excused: Nanos,
     is_there: bool,
 }
 
@@ -203,6 +228,7 @@ impl<P: Copy + PartialEq> Load<P> {
         self.limit = limit;
         self.meet(now, seen);
         let mut changed = self.leave_idle(now);
+        changed |= self.excuse(now);
         let span = now.saturating_sub(self.span_began);
         if self.is_on {
             // A newcomer may take much memory until the end of the span.
@@ -254,6 +280,8 @@ impl<P: Copy + PartialEq> Load<P> {
                         place: Place::Free,
                         busy: now,
                         refills: 0,
+                        asked: (now, seen),
+                        excused: 0,
                         is_there: true,
                     });
                 }
@@ -282,8 +310,39 @@ impl<P: Copy + PartialEq> Load<P> {
         changed
     }
 
+    /// A process that asks for others in vain, while they wait for its turn to end, leaves the queue for as long as a turn
+    /// may last.
+    fn excuse(&mut self, now: Nanos) -> bool {
+        let Config {
+            asking, asks, few, ..
+        } = self.config;
+        let mut changed = false;
+        for member in &mut self.members {
+            let (began, before) = member.asked;
+            let has_begun = matches!(member.place, Place::Has(since) if since <= began);
+            let time = now.saturating_sub(began);
+            if has_begun && time < asks {
+                continue;
+            }
+            let worked = member.now.worked.saturating_sub(before.worked);
+            let system = member.now.system.saturating_sub(before.system);
+            let faults = member.now.faults.saturating_sub(before.faults);
+            let works = worked >= time / self.config.busy;
+            if has_begun && works && faults <= few && system * asking >= worked {
+                member.place = Place::Free;
+                member.excused = now + self.config.longest;
+                changed = true;
+            }
+            member.asked = (now, member.now);
+        }
+        changed
+    }
+
     /// Whether a process that is in no queue belongs there.
     fn contends(&self, member: &Member<P>, span: Nanos) -> bool {
+        if member.excused > self.looked {
+            return false;
+        }
         let worked = member.lost(span) + member.worked();
         member.now.needs >= self.limit / self.config.part && worked >= span / self.config.busy
     }

@@ -29,4 +29,4 @@ pub use debtors::Debtors;
 pub use grant::Grant;
 pub use hold::{Hold, Stage};
 pub use ledger::{Ledger, LedgerMut};
-pub use load::{Config as LoadConfig, Load, Seen, Turn};
+pub use load::{Config as LoadConfig, Load, Seen, Teams, Turn};
