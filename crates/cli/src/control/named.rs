@@ -1,19 +1,15 @@
 //! Which area a user means: by its number, or by the text of `swapon`, which may have a password that the list does not show.
 
 use foreswap::ledger::AREA_NAME_BYTES;
-use foreswap_far::address::Addresses;
-use foreswap_far::address::redis::masked;
 
 use super::words::Area;
+use crate::areas;
 
 /// What the list of areas says for the text of an area: no password, and no more than the ledger keeps.
 fn as_listed(text: &str) -> String {
-    let whole = match Addresses::parse(text) {
-        Ok(address) => address.text().to_owned(),
-        // It may be an address all the same.
-        Err(_) => masked(text),
-    };
-    whole[..whole.floor_char_boundary(AREA_NAME_BYTES)].to_owned()
+    let mut whole = areas::without_password(text);
+    whole.truncate(whole.floor_char_boundary(AREA_NAME_BYTES));
+    whole
 }
 
 /// The requested area: by its number, its path, or none if there is one only.
