@@ -370,20 +370,25 @@ fn of_foreswap(
         let (mut found, _) = turn.map_err(anyhow::Error::from)?;
         found.insert("fill_bytes".to_owned(), workload.total_bytes() as f64);
         asked::add_rates(&mut found, &workload);
-        let names: &[(&str, &str)] = match pattern {
-            Pattern::Seq => &[
-                ("read_bytes_per_s", "pass_in_bytes_per_s"),
-                ("write_bytes_per_s", "fill_out_bytes_per_s"),
-            ],
-            _ => &[
-                ("page_p50_ns", "faulted_p50_ns"),
-                ("page_average_ns", "faulted_average_ns"),
-            ],
-        };
+        let names = names(pattern);
         let named = names
             .iter()
             .filter_map(|(name, its)| Some((*name, *found.get(*its)?)));
         figures.extend(named.map(|(name, value)| (name.to_owned(), value)));
     }
     Ok(figures)
+}
+
+/// The figures of a turn, and what they are called there.
+fn names(pattern: Pattern) -> &'static [(&'static str, &'static str)] {
+    match pattern {
+        Pattern::Seq => &[
+            ("read_bytes_per_s", "pass_in_bytes_per_s"),
+            ("write_bytes_per_s", "fill_out_bytes_per_s"),
+        ],
+        _ => &[
+            ("page_p50_ns", "faulted_p50_ns"),
+            ("page_average_ns", "faulted_average_ns"),
+        ],
+    }
 }

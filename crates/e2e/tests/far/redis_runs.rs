@@ -17,6 +17,15 @@ impl Drop for Member {
     }
 }
 
+/// An area that is closed has left nothing, a moment later.
+fn wait_until_empty(server: &Server) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while !server.keys().is_empty() {
+        assert!(Instant::now() < end, "{:?}", server.keys());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// `swapoff` takes what the user gave to `swapon`, with its password, and what the list shows.
 #[test]
 fn areas_with_a_password_come_and_go() {
@@ -66,11 +75,7 @@ fn areas_with_a_password_come_and_go() {
         }
         tell(&runtime, &["swapon", &pid, &near]);
         tell(&runtime, &["swapoff", &pid, name]);
-        let end = Instant::now() + Duration::from_secs(5);
-        while !server.keys().is_empty() {
-            assert!(Instant::now() < end, "{:?}", server.keys());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until_empty(&server);
     }
     fs::write(&stop, "").expect("a file");
     let outcome = running.wait().succeeded();
@@ -128,11 +133,7 @@ fn a_group_has_its_area_on_redis() {
         assert!(member.0.wait().expect("it ends").success(), "{name}");
         assert!(text.ends_with("all right\n"), "{name}: {text}");
     }
-    let end = Instant::now() + Duration::from_secs(5);
-    while !server.keys().is_empty() {
-        assert!(Instant::now() < end, "{:?}", server.keys());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until_empty(&server);
 }
 
 /// Keys that were about to expire are renewed in time: after a quarter of `?expire=`.
