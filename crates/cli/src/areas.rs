@@ -9,6 +9,7 @@ use foreswap::ledger::{
     AREA_DIRECT, AREA_FAR, AREA_RAM, AREA_SEALED, AreaId, AreaInfo, CLUSTER_SLOTS, IoBackend,
     MAX_AREA_SLOTS, MAX_AREAS,
 };
+use foreswap_far::address::redis::masked;
 use foreswap_far::address::{Address, AddressError, Addresses};
 use foreswap_far::handle::{Opened, Relay};
 use foreswap_store::area::{self, AreaError, AreaSpec, Far, OpenArea, PAGE_BYTES};
@@ -228,6 +229,15 @@ fn of_opened(address: &Addresses, opened: Opened) -> Result<OpenArea, AreasError
         ..
     } = opened;
     Ok(OpenArea::far(address.text(), bytes, reserved_bytes, far)?)
+}
+
+/// The text of an area for messages.
+pub fn without_password(text: &str) -> String {
+    match Addresses::parse(text) {
+        Ok(address) => address.text().to_owned(),
+        // It may be an address all the same.
+        Err(_) => masked(text),
+    }
 }
 
 /// With the absolute path, which is the same for `foreswap ps` in every folder.

@@ -1,7 +1,6 @@
 //! Redis servers and clusters for tests, each on ports of its own and ended by its id.
 
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,9 +35,39 @@ fn free_port() -> u16 {
 impl Server {
     /// A server with these options. `None`: see [`requirement::command`].
     pub fn start(test: &str, scratch: &Scratch, options: &[&str]) -> Option<Self> {
+        Self::on(free_port(), test, scratch, options)
+    }
+
+    /// The same, by TLS alone: with the certificates of this folder, and for clients that have one.
+    pub fn start_by_tls(
+        test: &str,
+        scratch: &Scratch,
+        certificates: &str,
+        options: &[&str],
+    ) -> Option<Self> {
+        let port = free_port();
+        let text = port.to_string();
+        let [ca, cert, key, its_cert, its_key] = [
+            "ca-cert",
+            "server-cert",
+            "server-key",
+            "client-cert",
+            "client-key",
+        ]
+        .map(|name| format!("{certificates}/{name}.pem"));
+        let mut words = vec!["--port", "0", "--tls-port", &text];
+        words.extend(["--tls-ca-cert-file", &ca, "--tls-cert-file", &cert]);
+        words.extend(["--tls-key-file", &key, "--tls-replication", "yes"]);
+        words.extend(options);
+        let mut server = Self::on(port, test, scratch, &words)?;
+        let login = ["--tls", "--cacert", &ca, "--cert", &its_cert];
+        server.log_in(&[&login[..], &["--key", &its_key]].concat());
+        Some(server)
+    }
+
+    fn on(port: u16, test: &str, scratch: &Scratch, options: &[&str]) -> Option<Self> {
         let program = requirement::command(test, "redis-server")?;
         requirement::command(test, "redis-cli")?;
-        let port = free_port();
         let text = port.to_string();
         let folder = scratch.path().display().to_string();
         let file = format!("dump-{port}.rdb");
@@ -132,13 +161,25 @@ pub struct Cluster {
 impl Cluster {
     /// Starts one. `None`: see [`requirement::command`].
     pub fn start(test: &str, scratch: &Scratch) -> Option<Self> {
+        Self::start_with(scratch, |options| Server::start(test, scratch, options))
+    }
+
+    /// The same, by TLS alone; see [`Server::start_by_tls`].
+    pub fn start_by_tls(test: &str, scratch: &Scratch, certificates: &str) -> Option<Self> {
+        Self::start_with(scratch, |options| {
+            let options = [options, &["--tls-cluster", "yes"]].concat();
+            Server::start_by_tls(test, scratch, certificates, &options)
+        })
+    }
+
+    fn start_with(scratch: &Scratch, start: impl Fn(&[&str]) -> Option<Server>) -> Option<Self> {
         let mut servers = Vec::new();
         for number in 0..6 {
-            let file = PathBuf::from(format!("nodes-{number}.conf"));
+            let file = scratch.join(format!("nodes-{number}.conf"));
             let file = file.display().to_string();
             let words = ["--cluster-enabled", "yes", "--cluster-config-file", &file];
             let words = [&words[..], &["--cluster-node-timeout", "1000"]].concat();
-            servers.push(Server::start(test, scratch, &words)?);
+            servers.push(start(&words)?);
         }
         let cluster = Self { servers };
         let places = cluster.servers.iter();

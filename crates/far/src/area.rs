@@ -179,7 +179,8 @@ impl Area {
         woken.notified().await;
     }
 
-    fn wake_all(&self) {
+    /// All connections look for parts.
+    pub fn wake_all(&self) {
         for link in std::mem::take(&mut *self.idle.borrow_mut()).values() {
             link.notify_one();
         }

@@ -20,5 +20,6 @@ mod mirror;
 mod nbd;
 mod polling;
 mod redis;
+mod stream;
 mod tls;
 mod transfer;

@@ -64,7 +64,8 @@ pub enum BenchName {
     FaultLatency,
     /// The swap area's device alone: the reference for all others
     Areas,
-    /// An area on an NBD server (nbdkit on the loopback interface, which is started) against nbdcopy and a plain client
+    /// An area on a server (nbdkit or Redis on the loopback interface, which are started) against nbdcopy or
+    /// redis-benchmark, and a plain client
     Far,
     /// The slot allocator alone, against one lock per slot (seed 002); --total is the area's size
     Slots,
@@ -73,6 +74,18 @@ pub enum BenchName {
     /// Reads of a file through foreswap's page cache (Rust API) against pread, in several orders and from slow stores;
     /// --total is the file's size, --memory the cache's
     Files,
+}
+
+/// The servers of `far`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FarServer {
+    /// nbdkit with an export in memory
+    Nbd,
+    /// redis-server, in memory only
+    Redis,
+    /// A Redis cluster of three masters and three replicas, in memory only; also kills one of them
+    Cluster,
 }
 
 /// The memory managements under which a workload can run.
@@ -142,7 +155,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FRACTION", conflicts_with = "memory")]
     pub part: Option<f64>,
 
-    /// For far: milliseconds that the server takes to answer
+    /// For far: the server
+    #[arg(long, value_enum, default_value = "nbd", value_name = "SERVER")]
+    pub server: FarServer,
+
+    /// For far on nbd: milliseconds that the server takes to answer
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub delay: Option<u64>,
 

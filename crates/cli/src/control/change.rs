@@ -14,7 +14,7 @@ use foreswap_store::area::{OpenArea, PAGE_BYTES};
 
 use super::server::Control;
 use super::words::{Area, Progress, Reply, Request};
-use super::{joining, list};
+use super::{joining, list, named};
 use crate::areas::{self, Areas, AreasError, Spec};
 use crate::args::Encrypt;
 use crate::auto_memory::AutoMemory;
@@ -275,45 +275,6 @@ fn attach(
     }
 }
 
-/// The requested area.
-fn find(there: &[Area], wanted: Option<&[String; 2]>) -> Result<Area, String> {
-    let listed = || -> String {
-        let each = there.iter().map(|a| format!("{} ({})", a.number, a.path));
-        each.collect::<Vec<_>>().join(", ")
-    };
-    let Some([typed, absolute]) = wanted else {
-        return match there {
-            [] => Err("this run has no swap area".to_owned()),
-            [only] => Ok(only.clone()),
-            _ => Err(format!(
-                "this run has several swap areas: {}; name one of them",
-                listed()
-            )),
-        };
-    };
-    let number = |area: &&Area| area.number.to_string() == *typed;
-    if let Some(area) = there.iter().find(number) {
-        return Ok(area.clone());
-    }
-    let path = |area: &&Area| area.path == *typed || area.path == *absolute;
-    let same: Vec<&Area> = there.iter().filter(path).collect();
-    match same[..] {
-        [one] => Ok(one.clone()),
-        [] => Err(format!(
-            "this run has no swap area {typed}; it has {}",
-            if there.is_empty() {
-                "none".to_owned()
-            } else {
-                listed()
-            }
-        )),
-        _ => Err(format!(
-            "{typed} is the path of several swap areas: {}; name one by its number",
-            listed()
-        )),
-    }
-}
-
 /// At most as many bytes are on areas and not in memory: a page in memory may have a slot, too, and needs no other place.
 fn absent_bytes(ledger: &Ledger) -> u64 {
     let mut absent = 0;
@@ -370,7 +331,7 @@ fn begin_off(
     parts: &mut Parts<'_>,
 ) -> Result<Job, String> {
     let ledger = parts.sessions.ledger();
-    let area = find(&list::areas(ledger), wanted)?;
+    let area = named::find(&list::areas(ledger), wanted)?;
     if let Some(why) = does_not_fit(&area, parts.sessions, parts.auto) {
         return Err(why);
     }
@@ -534,44 +495,5 @@ impl Job {
         ledger.set_area_state(self.area, AreaState::Absent);
         parts.areas.remove(self.area);
         Some(self.end.clone())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn area(number: u8, path: &str) -> Area {
-        Area {
-            number,
-            path: path.to_owned(),
-            bytes: 1 << 20,
-            used_bytes: 0,
-            memory: None,
-            priority: 0,
-            state: "usable".to_owned(),
-            encrypted: false,
-        }
-    }
-
-    #[test]
-    fn an_area_is_named_by_number_or_path_or_not_at_all() {
-        let there = [area(0, "/tmp"), area(1, "/swap"), area(4, "/tmp")];
-        let named = |typed: &str, absolute: &str| {
-            let wanted = [typed.to_owned(), absolute.to_owned()];
-            find(&there, Some(&wanted)).map(|area| area.number)
-        };
-        assert_eq!(named("4", "/work/4"), Ok(4));
-        assert_eq!(named("swap", "/swap"), Ok(1));
-        let error = named("/tmp", "/tmp").expect_err("two of them");
-        assert!(
-            error.contains("0 (/tmp)") && error.contains("by its number"),
-            "{error}"
-        );
-        let error = named("7", "/work/7").expect_err("no such area");
-        assert!(error.contains("1 (/swap)"), "{error}");
-        assert!(find(&there, None).is_err());
-        assert_eq!(find(&there[..1], None).map(|area| area.number), Ok(0));
-        assert!(find(&[], None).is_err());
     }
 }

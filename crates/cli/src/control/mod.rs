@@ -9,6 +9,7 @@ pub mod change;
 pub mod commands;
 mod joining;
 pub mod list;
+mod named;
 pub mod place;
 pub mod server;
 pub mod words;

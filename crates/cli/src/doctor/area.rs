@@ -120,7 +120,7 @@ fn one(path: &str, is_named: bool, quick: bool) -> AreaFacts {
         Err(_) => true,
     };
     AreaFacts {
-        path: path.to_owned(),
+        path: areas::without_password(path),
         is_named,
         opened,
         instead: bad.then(|| with_room(Path::new(path))).flatten(),

@@ -14,6 +14,7 @@ impl Mm {
     /// Work that no fault waits for: writes, reclaim, returning memory. Returns whether more work can be done at once.
     pub fn run(&mut self, w: &mut impl World) -> bool {
         self.tidy(w);
+        self.slots.try_again(w.now());
         self.keep_singles(w);
         self.schedule_io(w);
         self.submit_writes(w, self.hurry(w));

@@ -49,7 +49,8 @@ impl Mm {
                     self.on_written(w, slot.plus(i), frame, result);
                 }
                 self.settle_units(w, &frames, true);
-                self.slots.on_write_end(slot.area, result, were_full);
+                self.slots
+                    .on_write_end(slot.area, result, were_full, w.now());
                 if let IoResult::Failed(error) = result {
                     w.notice(Notice::WriteFailed { slot, error });
                 }

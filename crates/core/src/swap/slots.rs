@@ -7,11 +7,15 @@
 
 use alloc::vec::Vec;
 
-use crate::units::{LEAF_PAGES, Slot};
+use crate::units::{LEAF_PAGES, Nanos, Slot};
 use crate::world::{IoResult, SwapMap};
 
-/// Failed writes after which an area gets no more pages.
+/// Failed writes after which an area gets no pages for a while, and for how long: at first, and at most. It doubles with each
+/// trial that fails. A disk that is broken for good costs a write in about a minute; one that was mended, or a server that
+/// was full or read-only, is used again.
 const WRITE_FAILURES: u32 = 16;
+const AWAY: Nanos = 1_000_000_000;
+const MOST_AWAY: Nanos = 64 * AWAY;
 /// The system's error number for "no space left on device".
 const ENOSPC: i32 = 28;
 /// The system's error number for "connection reset": the server of the area went away in the middle of the write, which it may
@@ -38,7 +42,12 @@ pub(crate) fn keeps(map: &impl SwapMap, area: u8) -> bool {
 struct Area {
     /// The cluster in use and the slot in it where the search continues.
     current: Option<(u32, u32)>,
+    /// Failed writes. After a trial, successful ones make up for them.
     failures: u32,
+    /// When it is tried again, if too many writes have failed.
+    again: Option<Nanos>,
+    /// For how long it was left alone, lately.
+    away: Nanos,
     /// Requests that still skip the area.
     rest: u32,
     /// It is being emptied: no slot is taken.
@@ -47,7 +56,32 @@ struct Area {
 
 impl Area {
     fn is_usable(&self) -> bool {
-        !self.closed && self.failures < WRITE_FAILURES
+        !self.closed && self.again.is_none()
+    }
+
+    fn on_failed(&mut self, now: Nanos) {
+        self.failures += 1;
+        if self.failures >= WRITE_FAILURES && self.again.is_none() {
+            self.away = (2 * self.away).clamp(AWAY, MOST_AWAY);
+            self.again = Some(now + self.away);
+        }
+    }
+
+    fn on_written(&mut self) {
+        if self.away > 0 {
+            self.failures = self.failures.saturating_sub(1);
+        }
+        if self.failures == 0 {
+            self.away = 0;
+        }
+    }
+
+    /// One more failure, and it is left alone again.
+    fn try_again(&mut self, now: Nanos) {
+        if self.again.is_some_and(|at| at <= now) {
+            self.again = None;
+            self.failures = WRITE_FAILURES - 1;
+        }
     }
 }
 
@@ -248,10 +282,13 @@ impl Slots {
     }
 
     /// A write to `area` has ended, and its slots are kept or put. `were_full`: no slot was free before.
-    pub fn on_write_end(&mut self, area: u8, result: IoResult, were_full: bool) {
+    pub fn on_write_end(&mut self, area: u8, result: IoResult, were_full: bool, now: Nanos) {
         match result {
             // Other processes may have made room.
-            IoResult::Ok => self.full = false,
+            IoResult::Ok => {
+                self.full = false;
+                self.area(area).on_written();
+            }
             IoResult::Refused(refusal) => {
                 // The slots that were released are no room.
                 self.full = were_full;
@@ -261,7 +298,7 @@ impl Slots {
             }
             // Neither says that the area is bad. A server is used again when it is back.
             IoResult::Failed(ENOSPC | ECONNRESET) => self.no_room(area),
-            IoResult::Failed(_) => self.write_failed(area),
+            IoResult::Failed(_) => self.area(area).on_failed(now),
         }
     }
 
@@ -287,11 +324,9 @@ impl Slots {
         }
     }
 
-    /// A write to `area` failed.
-    pub fn write_failed(&mut self, area: u8) {
-        if let Some(state) = self.areas.get_mut(usize::from(area)) {
-            state.failures += 1;
-        }
+    /// Areas whose writes have failed are tried again when it is time.
+    pub fn try_again(&mut self, now: Nanos) {
+        self.areas.iter_mut().for_each(|area| area.try_again(now));
     }
 
     /// Release the clusters that we claimed and have not used, for other processes.
@@ -305,241 +340,5 @@ impl Slots {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::vec;
-
-    /// Areas as a plain table; clusters belong to us or to other processes.
-    struct Map {
-        counts: Vec<Vec<u32>>,
-        ours: Vec<Vec<Option<bool>>>,
-    }
-
-    impl Map {
-        fn new(areas: &[u32]) -> Self {
-            let clusters = |n: &u32| vec![None; n.div_ceil(LEAF_PAGES as u32) as usize];
-            Map {
-                counts: areas.iter().map(|&n| vec![0; n as usize]).collect(),
-                ours: areas.iter().map(clusters).collect(),
-            }
-        }
-    }
-
-    impl Map {
-        fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
-            let counts = &self.counts[usize::from(area)];
-            let first = cluster as usize * LEAF_PAGES;
-            let last = counts.len().min(first + LEAF_PAGES);
-            counts[first..last].iter().filter(|n| **n > 0).count() as u32
-        }
-    }
-
-    impl SwapMap for Map {
-        fn nth(&self, n: u8) -> Option<u8> {
-            (usize::from(n) < self.counts.len()).then_some(n)
-        }
-        fn slots(&self, area: u8) -> u32 {
-            self.counts[usize::from(area)].len() as u32
-        }
-        fn used(&self, area: u8) -> u64 {
-            let used = |n: &&u32| **n > 0;
-            self.counts[usize::from(area)].iter().filter(used).count() as u64
-        }
-        fn claim_cluster(&mut self, area: u8) -> Option<u32> {
-            let clusters = self.ours[usize::from(area)].len() as u32;
-            let room = |c: &u32| {
-                let slots = self.slots(area) - c * LEAF_PAGES as u32;
-                self.cluster_used(area, *c) < slots.min(LEAF_PAGES as u32)
-            };
-            let free = |c: &u32| self.ours[usize::from(area)][*c as usize].is_none();
-            let cluster = (0..clusters).filter(free).filter(room);
-            let cluster = cluster.min_by_key(|&c| self.cluster_used(area, c) > 0)?;
-            self.ours[usize::from(area)][cluster as usize] = Some(true);
-            Some(cluster)
-        }
-        fn release_cluster(&mut self, area: u8, cluster: u32) {
-            let ours = &mut self.ours[usize::from(area)][cluster as usize];
-            assert_eq!(ours.take(), Some(true));
-        }
-        fn claim_empty_cluster(&mut self, area: u8) -> Option<u32> {
-            let whole = 0..self.slots(area) / LEAF_PAGES as u32;
-            let free = |c: &u32| self.ours[usize::from(area)][*c as usize].is_none();
-            let cluster = whole
-                .filter(free)
-                .find(|&c| self.cluster_used(area, c) == 0)?;
-            self.ours[usize::from(area)][cluster as usize] = Some(true);
-            Some(cluster)
-        }
-        fn count(&self, slot: Slot) -> u32 {
-            self.counts[usize::from(slot.area)][slot.index as usize]
-        }
-        fn get(&mut self, first: Slot, n: u32) {
-            for slot in (0..n).map(|i| first.plus(i)) {
-                assert_eq!(self.count(slot), 0, "{slot:?} is in use");
-                let ours = self.ours[usize::from(slot.area)][slot.cluster() as usize];
-                assert_eq!(ours, Some(true), "{slot:?} is not ours to take");
-                self.counts[usize::from(slot.area)][slot.index as usize] = 1;
-            }
-        }
-        fn put(&mut self, slot: Slot) {
-            self.counts[usize::from(slot.area)][slot.index as usize] -= 1;
-        }
-        fn share(&mut self, slots: impl Iterator<Item = Slot>) {
-            for slot in slots {
-                self.counts[usize::from(slot.area)][slot.index as usize] += 1;
-            }
-        }
-        fn digest(&self, _: Slot) -> u64 {
-            0
-        }
-        fn set_digest(&mut self, _: Slot, _: u64) {}
-    }
-
-    /// A small generator: each call returns a number below its argument.
-    fn random(seed: u64) -> impl FnMut(u64) -> u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        move |n| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % n
-        }
-    }
-
-    /// Random takes and puts. Slots that are taken were free and are consecutive, in the first area that
-    /// has room; `None` means that neither a slot of ours nor a cluster is free.
-    #[test]
-    fn every_free_slot_can_be_taken_and_none_twice() {
-        for seed in 1..40u64 {
-            let mut below = random(seed);
-            let mut map = Map::new(&[300, 1500, 40]);
-            let mut slots = Slots::default();
-            let mut taken: Vec<Slot> = Vec::new();
-            for _ in 0..2_000 {
-                match below(8) {
-                    0..4 => {
-                        let max = 1 + below(64) as u32;
-                        let Some((first, n)) = slots.take(&mut map, max) else {
-                            assert_eq!(taken.len(), 300 + 1500 + 40, "room was left");
-                            continue;
-                        };
-                        assert!(n >= 1 && n <= max);
-                        for area in 0..first.area {
-                            assert_eq!(map.used(area), map.slots(area).into(), "priority");
-                        }
-                        assert_eq!(first.cluster(), first.plus(n - 1).cluster());
-                        taken.extend((0..n).map(|i| first.plus(i)));
-                    }
-                    4..7 => {
-                        for _ in 0..below(90).min(taken.len() as u64) {
-                            let at = below(taken.len() as u64) as usize;
-                            map.put(taken.swap_remove(at));
-                        }
-                    }
-                    _ => slots.give_back(&mut map),
-                }
-                let used: u64 = (0..3).map(|area| map.used(area)).sum();
-                assert_eq!(used, taken.len() as u64);
-            }
-        }
-    }
-
-    /// Whole clusters between single slots: each is free before and claimed by no process after, and `None` means that
-    /// no cluster is empty except perhaps the one in use.
-    #[test]
-    fn whole_clusters_are_taken_as_long_as_there_are_empty_ones() {
-        for seed in 1..20u64 {
-            let mut below = random(seed);
-            let mut map = Map::new(&[700, 4096]);
-            let mut slots = Slots::default();
-            let mut units: Vec<Slot> = Vec::new();
-            let mut singles: Vec<Slot> = Vec::new();
-            for _ in 0..300 {
-                match below(4) {
-                    0 => {
-                        let Some((first, n)) = slots.take(&mut map, 1 + below(300) as u32) else {
-                            continue;
-                        };
-                        singles.extend((0..n).map(|i| first.plus(i)));
-                    }
-                    1 => {
-                        let Some(first) = slots.take_cluster(&mut map) else {
-                            let empty = |area: u8| {
-                                let whole = map.slots(area) / LEAF_PAGES as u32;
-                                (0..whole)
-                                    .filter(|&c| map.cluster_used(area, c) == 0)
-                                    .filter(|&c| map.ours[usize::from(area)][c as usize].is_none())
-                                    .count()
-                            };
-                            assert_eq!(empty(0) + empty(1), 0);
-                            continue;
-                        };
-                        assert_eq!(first.index % LEAF_PAGES as u32, 0);
-                        let cluster = first.cluster() as usize;
-                        assert_eq!(map.ours[usize::from(first.area)][cluster], None);
-                        assert_eq!(map.cluster_used(first.area, first.cluster()), 512);
-                        units.push(first);
-                    }
-                    2 if !units.is_empty() => {
-                        let first = units.swap_remove(below(units.len() as u64) as usize);
-                        // A part of it at first, as a discard in a huge page does.
-                        for i in (0..LEAF_PAGES as u32).rev() {
-                            map.put(first.plus(i));
-                        }
-                    }
-                    _ => {
-                        for slot in singles.drain(..singles.len() / 2) {
-                            map.put(slot);
-                        }
-                    }
-                }
-                let used: u64 = (0..2).map(|area| map.used(area)).sum();
-                assert_eq!(used, (512 * units.len() + singles.len()) as u64);
-            }
-        }
-    }
-
-    #[test]
-    fn a_closed_area_is_not_taken_from_until_it_is_opened() {
-        let mut map = Map::new(&[1024, 1024]);
-        let mut slots = Slots::default();
-        assert_eq!(slots.take(&mut map, 10).map(|(s, _)| s.area), Some(0));
-        slots.close(&mut map, 0);
-        assert_eq!(map.ours[0], [None, None], "its cluster is given back");
-        assert_eq!(slots.room(&map), 1024);
-        assert_eq!(slots.take(&mut map, 10).map(|(s, _)| s.area), Some(1));
-        slots.open(0);
-        assert_eq!(slots.room(&map), 1014 + 1014);
-        assert_eq!(slots.take(&mut map, 10).map(|(s, _)| s.area), Some(0));
-    }
-
-    #[test]
-    fn an_area_that_fails_or_has_no_room_is_left_alone() {
-        let mut map = Map::new(&[2048, 2048]);
-        let mut slots = Slots::default();
-        assert_eq!(
-            slots.take(&mut map, 512).map(|(s, n)| (s.area, n)),
-            Some((0, 512))
-        );
-        slots.no_room(0);
-        assert_eq!(slots.take(&mut map, 1).map(|(s, _)| s.area), Some(1));
-        for _ in 0..REST {
-            slots.take(&mut map, 1);
-        }
-        assert_eq!(slots.take(&mut map, 1).map(|(s, _)| s.area), Some(0));
-        // A server that went away is no bad area, however many writes it had; but their slots are not used again.
-        for _ in 0..2 * WRITE_FAILURES {
-            let lost = IoResult::Failed(ECONNRESET);
-            let taken = (0..=REST).find_map(|_| slots.take(&mut map, 1));
-            let (slot, _) = taken.expect("an area that is used again");
-            slots.on_not_written(&mut map, slot, lost);
-            slots.on_write_end(slot.area, lost, false);
-            assert!(slots.bad.contains(&slot) && map.count(slot) == 1);
-        }
-        for _ in 0..WRITE_FAILURES {
-            slots.write_failed(1);
-            slots.write_failed(0);
-        }
-        assert_eq!(slots.take(&mut map, 1), None);
-    }
-}
+#[path = "slots_tests.rs"]
+mod tests;

@@ -5,6 +5,7 @@ mod advice;
 mod at_once;
 mod compressed;
 mod directed;
+mod failing_area;
 mod file_vectors;
 mod files;
 mod filled;

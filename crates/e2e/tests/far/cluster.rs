@@ -12,6 +12,13 @@ fn a_master_that_is_killed_loses_nothing_with_replicas() {
     let Some(mut cluster) = Cluster::start(test, &scratch) else {
         return;
     };
+    // Each master has one replica.
+    let refused = managed(&format!("{}?replicas=2", cluster.address())).run(&Job::new("/bin/true"));
+    assert_eq!(refused.code(), 125);
+    says(
+        &refused,
+        &["127.0.0.1:", "replicas=2", "the 1 that follow", "add-node"],
+    );
     let Some(running) =
         Restless::start(test, &scratch, &format!("{}?replicas=1", cluster.address()))
     else {

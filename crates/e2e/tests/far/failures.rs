@@ -196,17 +196,7 @@ fn without_the_relay_pages_are_lost_and_that_is_said() {
     let disk = scratch.path().display().to_string();
     let managed = managed(&server.address("")).options(["--swap", &disk]);
     let running = start(&job, &scratch, &managed);
-    let relays: Vec<_> = foreswap_e2e::process::processes_with_tag(running.tag())
-        .into_iter()
-        .filter(|pid| {
-            let comm = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
-            comm.is_ok_and(|comm| comm.trim() == "foreswap-relay")
-        })
-        .collect();
-    let [relay] = relays[..] else {
-        panic!("{relays:?}");
-    };
-    rustix::process::kill_process(relay, Signal::KILL).expect("the relay can be killed");
+    kill_the_relay(&running);
     go_on(&scratch);
     let outcome = running.wait();
     assert_eq!(

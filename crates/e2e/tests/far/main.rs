@@ -1,9 +1,12 @@
-//! Swap areas on servers (NBD here, Redis in `redis` and `cluster`): the same bytes as on a disk, nothing to read on the
+//! Swap areas on servers (NBD here, Redis in `redis...` and `cluster`): the same bytes as on a disk, nothing to read on the
 //! server, and what is refused. What becomes of failures is in `failures`.
 
 mod cluster;
 mod failures;
 mod redis;
+mod redis_access;
+mod redis_runs;
+mod tls;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -72,6 +75,21 @@ fn start(job: &Job, scratch: &Scratch, managed: &Managed) -> Running {
 
 fn go_on(scratch: &Scratch) {
     fs::write(scratch.join("go-on"), "").expect("the signal to go on can be given");
+}
+
+/// Kills the process that has the connections of a run.
+fn kill_the_relay(running: &Running) {
+    let relays: Vec<_> = foreswap_e2e::process::processes_with_tag(running.tag())
+        .into_iter()
+        .filter(|pid| {
+            let comm = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+            comm.is_ok_and(|comm| comm.trim() == "foreswap-relay")
+        })
+        .collect();
+    let [relay] = relays[..] else {
+        panic!("{relays:?}");
+    };
+    rustix::process::kill_process(relay, Signal::KILL).expect("the relay can be killed");
 }
 
 /// A file that a server can export.
@@ -363,81 +381,6 @@ fn a_run_goes_on_while_a_server_is_asked() {
         "{}",
         outcome.stderr
     );
-}
-
-#[test]
-fn tls_is_spoken_with_the_right_server_alone() {
-    let test = "tls_is_spoken_with_the_right_server_alone";
-    let Some(job) = full_area(test, "fits_both") else {
-        return;
-    };
-    let Some(openssl) = requirement::command(test, "openssl") else {
-        return;
-    };
-    let scratch = Scratch::new(test);
-    let openssl = |words: &str| {
-        let output = Command::new(&openssl)
-            .args(words.split(' '))
-            .current_dir(scratch.path())
-            .output()
-            .expect("openssl starts");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{words}: {text}");
-    };
-    // Two authorities; the first signs the server's and the client's certificate.
-    for folder in ["right", "wrong"] {
-        fs::create_dir(scratch.join(folder)).expect("a folder");
-        openssl(&format!(
-            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={folder} -keyout {folder}/ca-key.pem -out {folder}/ca-cert.pem"
-        ));
-    }
-    for (name, subject) in [("server", "localhost"), ("client", "client")] {
-        let extension = scratch.join("extension");
-        fs::write(&extension, format!("subjectAltName=DNS:{subject}")).expect("a file");
-        openssl(&format!(
-            "req -newkey rsa:2048 -nodes -subj /CN={subject} -keyout right/{name}-key.pem -out request.pem"
-        ));
-        openssl(&format!(
-            "x509 -req -in request.pem -CA right/ca-cert.pem -CAkey right/ca-key.pem -CAcreateserial -days 2 -extfile extension -out right/{name}-cert.pem"
-        ));
-    }
-    let [right, wrong] = ["right", "wrong"].map(|name| scratch.join(name).display().to_string());
-    let certificates = format!("--tls-certificates={right}");
-    let words = [
-        "--tls=require",
-        "--tls-verify-peer",
-        &certificates,
-        "memory",
-        "256M",
-    ];
-    let Some(server) = Server::nbdkit(test, &scratch, "s", &words) else {
-        return;
-    };
-    let plain = server.address("");
-    let tls = plain.replacen("nbd+", "nbds+", 1);
-    let outcome = managed(&format!("{tls}&tls-certificates={right}"))
-        .run(&job)
-        .succeeded();
-    outcome.swapped();
-    for (address, words) in [
-        (plain, &["TLS", "nbds://"][..]),
-        (
-            format!("{tls}&tls-certificates={wrong}"),
-            &["TLS", "certificate"],
-        ),
-        (
-            format!("{tls}&tls-certificates={right}&tls-hostname=other"),
-            &["TLS", "certificate"],
-        ),
-        (
-            format!("{tls}&tls-certificates=/nowhere"),
-            &["/nowhere/ca-cert.pem"],
-        ),
-    ] {
-        let outcome = managed(&address).run(&Job::new("/bin/true"));
-        assert_eq!(outcome.code(), 125, "{address}");
-        says(&outcome, words);
-    }
 }
 
 #[test]

@@ -4,9 +4,9 @@ use foreswap_e2e::redis::Server;
 
 use super::*;
 
-const RIGHT: &str =
+pub const RIGHT: &str =
     "ready\n0 wrong, none lost, most right: 1\nreads_after_damage: as it should be\n";
-const LOST: &str =
+pub const LOST: &str =
     "ready\n0 wrong, some lost, most right: 1\nreads_after_damage: as it should be\n";
 
 #[test]

@@ -64,6 +64,15 @@ impl Place {
         };
         Ok(Self::Tcp(host, url.port().unwrap_or(port)))
     }
+
+    /// For messages.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Tcp(host, port) => format!("{host}:{port}"),
+            Self::Unix(path) => path.display().to_string(),
+        }
+    }
 }
 
 /// How the server is to be trusted, if the connection is encrypted.

@@ -5,21 +5,20 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
-use super::{REPLY, REQUEST, Stream, command, reply, request};
+use super::{REPLY, command, reply, request};
 use crate::area::Area;
 use crate::errno;
 use crate::polling::{Polling, SMALL};
+use crate::stream::{self, Incoming, Stream};
 use crate::transfer::{PART, Part};
 
 /// Requests that one system call sends.
 const BATCH: usize = 16;
 /// Requests without a reply that a connection may have: what servers carry out at once, and as many in the sockets.
 const MOST: usize = 64;
-/// The buffer of replies. A larger reply goes to its memory directly.
-const BUFFER: usize = 16 << 10;
 /// The interval of looks for a server that does not answer.
 const LOOK: Duration = Duration::from_millis(100);
 /// The error of a server that is about to end.
@@ -146,72 +145,17 @@ async fn send(
             }
             continue;
         }
-        write_all(&mut to, &heads, &payloads).await?;
-        to.flush().await?;
+        let pairs = heads.iter().zip(&payloads);
+        let slices = pairs.flat_map(|(head, payload)| [IoSlice::new(head), IoSlice::new(payload)]);
+        stream::write_all(&mut to, slices).await?;
         if has_small {
             link.polling.on_sent();
         }
     }
 }
 
-async fn write_all(
-    to: &mut WriteHalf<Box<dyn Stream>>,
-    heads: &[[u8; REQUEST]],
-    payloads: &[&[u8]],
-) -> io::Result<()> {
-    let pairs = heads.iter().zip(payloads);
-    let slices = pairs.flat_map(|(head, payload)| [IoSlice::new(head), IoSlice::new(payload)]);
-    let mut slices: Vec<IoSlice<'_>> = slices.filter(|slice| !slice.is_empty()).collect();
-    let mut left = &mut slices[..];
-    while !left.is_empty() {
-        let written = to.write_vectored(left).await?;
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        IoSlice::advance_slices(&mut left, written);
-    }
-    Ok(())
-}
-
-/// Bytes that have come and were not used.
-struct Incoming {
-    from: ReadHalf<Box<dyn Stream>>,
-    buffer: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl Incoming {
-    async fn fill(&mut self, to: &mut [u8]) -> io::Result<()> {
-        let mut filled = 0;
-        while filled < to.len() {
-            if self.start == self.end {
-                let rest = &mut to[filled..];
-                if rest.len() >= self.buffer.len() {
-                    return self.from.read_exact(rest).await.map(|_| ());
-                }
-                (self.start, self.end) = (0, self.from.read(&mut self.buffer).await?);
-                if self.end == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-            let count = (self.end - self.start).min(to.len() - filled);
-            to[filled..filled + count]
-                .copy_from_slice(&self.buffer[self.start..self.start + count]);
-            self.start += count;
-            filled += count;
-        }
-        Ok(())
-    }
-}
-
 async fn receive(area: &Area, from: ReadHalf<Box<dyn Stream>>, link: &Link) -> io::Result<()> {
-    let mut incoming = Incoming {
-        from,
-        buffer: vec![0; BUFFER].into(),
-        start: 0,
-        end: 0,
-    };
+    let mut incoming = Incoming::new(from);
     loop {
         let mut head = [0; REPLY];
         incoming.fill(&mut head).await?;

@@ -11,11 +11,7 @@ pub use leave::{leave, read_first_page, write_first_page};
 pub use link::run;
 pub(crate) use served::Served;
 
-use tokio::io::{AsyncRead, AsyncWrite};
-
-/// A connection to a server.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+pub use crate::stream::Stream;
 
 /// Commands.
 pub mod command {

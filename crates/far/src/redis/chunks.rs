@@ -31,6 +31,11 @@ impl Place {
         }
     }
 
+    /// All of a chunk.
+    pub fn is_whole(&self) -> bool {
+        self.from == 0 && self.bytes == CHUNK
+    }
+
     /// Its pages, as bits.
     pub fn mask(&self) -> u64 {
         let pages = self.bytes / PAGE;

@@ -4,12 +4,15 @@
 //! as soon as a node is away, and is corrected by each MOVED.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
+use super::link::Kind;
 use crate::address::Place;
+use crate::transfer::Part;
 
 const SLOTS: usize = 16384;
 
@@ -17,8 +20,12 @@ const SLOTS: usize = 16384;
 pub struct Node {
     /// Where it is.
     pub place: Place,
-    /// Its connections that are up, by kind; see [`super::link::Kind`].
-    pub up: RefCell<[Option<MultiplexedConnection>; 3]>,
+    /// Whether its connections are up, by kind; see [`super::link::Kind`].
+    pub up: RefCell<[bool; Kind::ALL.len()]>,
+    /// For the relay's own commands.
+    pub own: RefCell<Option<MultiplexedConnection>>,
+    /// Parts that another node has sent here for once, by kind.
+    pub asked: RefCell<[VecDeque<Part>; Kind::ALL.len()]>,
     /// Fewer replicas than were asked for have what it has: nothing is written.
     pub is_short: Cell<bool>,
     /// It has no slots any more.
@@ -31,19 +38,21 @@ impl Node {
         Rc::new(Self {
             place,
             up: RefCell::default(),
+            own: RefCell::default(),
+            asked: RefCell::default(),
             is_short: Cell::new(false),
             is_retired: Cell::new(false),
         })
     }
 
-    /// Any connection that is up.
-    pub fn any(&self) -> Option<MultiplexedConnection> {
-        self.up.borrow().iter().flatten().next().cloned()
+    /// The connection for the relay's own commands, if it is up.
+    pub fn own(&self) -> Option<MultiplexedConnection> {
+        self.own.borrow().clone()
     }
 
     /// Whether all kinds of connections are up.
     pub fn is_up(&self) -> bool {
-        self.up.borrow().iter().all(Option::is_some)
+        self.up.borrow().iter().all(|is_up| *is_up)
     }
 }
 
@@ -162,15 +171,26 @@ pub fn at(host: String, port: u16, asked: &Place) -> Place {
     }
 }
 
-/// The slot of a key without braces: CRC-16 with the polynomial of XMODEM.
-pub fn slot(key: &str) -> u16 {
+/// CRC-16 with the polynomial of XMODEM, of more bytes behind those that gave `crc`.
+pub fn crc(crc: u16, bytes: &[u8]) -> u16 {
     let step = |crc: u16, byte: &u8| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| match crc >> 15 {
             0 => crc << 1,
             _ => crc << 1 ^ 0x1021,
         })
     };
-    key.as_bytes().iter().fold(0, step) % SLOTS as u16
+    bytes.iter().fold(crc, step)
+}
+
+/// The slot of a key without braces, of which the first bytes have the sum `first`.
+pub fn slot_of(first: u16, rest: &[u8]) -> u16 {
+    crc(first, rest) % SLOTS as u16
+}
+
+/// The slot of a whole key without braces.
+#[cfg(test)]
+pub fn slot(key: &str) -> u16 {
+    slot_of(0, key.as_bytes())
 }
 
 #[cfg(test)]

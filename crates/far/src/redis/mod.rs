@@ -2,17 +2,20 @@
 //!
 //! A chunk is a string of 256 KiB, of which SETRANGE and GETRANGE transfer parts: of the layouts that were measured
 //! (docs/FAR.md) it is the fastest one, and its expiry is renewed with one command. What a string cannot tell is whether
-//! zeros were written or never were, so [`chunks`] remembers which pages are there, and every write asks (by EXPIRE, which it
-//! needs anyway) whether the chunk was there before it. A page that was written and is gone is a failed read, never zeros.
+//! zeros were written or never were, so [`chunks`] remembers which pages are there, and a write of a part of a chunk asks (by
+//! EXPIRE, which it needs anyway) whether the chunk was there before it. A page that was written and is gone is a failed read, never zeros.
 //!
 //! [`connect`] makes a connection; [`link`] is one at work; [`command`] is what goes over it and what a reply means;
-//! [`cluster`] knows which node has a chunk; [`served`] is the area from its opening to its end.
+//! [`cluster`] knows which node has a chunk; [`room`] is what a server says of itself; [`served`] is the area from its opening
+//! to its end. Transfers speak the protocol themselves, so that their bytes are not copied on the way; the crate `redis` carries
+//! out the relay's own commands.
 
 mod chunks;
 mod cluster;
 mod command;
 mod connect;
 mod link;
+mod room;
 mod served;
 
 pub(crate) use served::{Served, speaker};

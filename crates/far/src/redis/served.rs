@@ -4,16 +4,15 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use foreswap_store::area::{MIN_AREA_BYTES, PAGE_BYTES};
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use tokio::task::spawn_local;
 
 use super::chunks::{Chunks, Place};
 use super::cluster::{self, Cluster, Node};
 use super::command::{self, Keys};
-use super::connect::{Connection, Login, in_words};
+use super::connect::{Ask, Connection, Login};
 use super::link::{self, Kind};
+use super::room::{Info, size};
 use crate::address;
 use crate::area::Area;
 use crate::mark;
@@ -24,7 +23,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// The interval at which the map of slots is asked for, and while a node is away.
 const MAP: Duration = Duration::from_secs(1);
 const MAP_SOON: Duration = Duration::from_millis(100);
-/// The longest wait for a command of the relay's own.
+/// The longest wait for a batch of commands of the relay's own, and for replicas.
 const OWN: Duration = Duration::from_secs(2);
 /// The pauses between attempts to connect: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -37,8 +36,6 @@ const REMOVING: Duration = Duration::from_secs(10);
 const BATCH: usize = 256;
 /// Attempts at renewal in a row.
 const RENEWALS: u32 = 20;
-/// The size of an area if the server says nothing of its memory.
-const DEFAULT_BYTES: u64 = 4 << 30;
 
 /// An area that is open.
 pub(crate) struct Served {
@@ -72,89 +69,12 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// What a server says of itself.
-struct Info(String);
-
-impl Info {
-    async fn of(send: &mut MultiplexedConnection) -> Result<Self, String> {
-        let mut text = String::new();
-        for section in ["server", "memory"] {
-            let mut info = redis::cmd("INFO");
-            info.arg(section);
-            match ask(send, &info).await? {
-                Value::BulkString(part) => text.push_str(&String::from_utf8_lossy(&part)),
-                Value::VerbatimString { text: part, .. } => text.push_str(&part),
-                _ => return Err("the server does not answer INFO".to_owned()),
-            }
-        }
-        Ok(Self(text))
-    }
-
-    fn get(&self, key: &str) -> Option<&str> {
-        let mut lines = self.0.lines();
-        lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':').map(str::trim))
-    }
-
-    fn number(&self, key: &str) -> u64 {
-        self.get(key)
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(0)
-    }
-
-    /// Refuses a server that would drop keys, or is too old. Returns the bytes of pages that it has room for.
-    fn room(&self) -> Result<u64, String> {
-        let version = self.get("redis_version").unwrap_or("unknown");
-        let major = version.split('.').next().and_then(|text| text.parse().ok());
-        if major.unwrap_or(0) < 4 {
-            return Err(format!(
-                "the server's version is {version}; expected 4.0 or later"
-            ));
-        }
-        let most = self.number("maxmemory");
-        let policy = self.get("maxmemory_policy").unwrap_or("unknown");
-        if most > 0 && policy != "noeviction" {
-            return Err(format!(
-                "the server drops keys when its memory is full (maxmemory-policy {policy}), and pages with them; expected \
-                 noeviction: redis-cli CONFIG SET maxmemory-policy noeviction"
-            ));
-        }
-        let free = match most {
-            0 => self.number("total_system_memory") / 2,
-            most => most.saturating_sub(self.number("used_memory")),
-        };
-        // A string of 256 KiB takes 320 KiB.
-        Ok(match free {
-            0 if most == 0 => DEFAULT_BYTES,
-            free => free / 4 * 3,
-        })
-    }
-}
-
-/// A command of the relay's own.
-async fn ask(send: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, String> {
-    let answer = tokio::time::timeout(OWN, send.send_packed_command(command)).await;
-    let late = |_| format!("the server has not answered for {} s", OWN.as_secs());
-    let value = answer.map_err(late)?.and_then(Value::extract_error);
-    value.map_err(|error| in_words(&error, true))
-}
-
 fn command(words: &[&str]) -> Cmd {
     let mut command = redis::cmd(words[0]);
     for word in &words[1..] {
         command.arg(word);
     }
     command
-}
-
-/// The bytes to use.
-fn size(room: u64, asked: Option<u64>) -> Result<u64, String> {
-    let bytes = asked.unwrap_or(room / PAGE_BYTES * PAGE_BYTES);
-    match bytes {
-        bytes if bytes < MIN_AREA_BYTES => Err(format!(
-            "the server has room for {bytes} bytes of pages; the least is {MIN_AREA_BYTES} (1M); raise its maxmemory"
-        )),
-        bytes => Ok(bytes),
-    }
 }
 
 impl Served {
@@ -170,7 +90,7 @@ impl Served {
         let (first, mut connection) = first(&login, &address, CONNECTING.min(timeout)).await?;
         let slots = match address.is_cluster {
             true => {
-                let reply = ask(&mut connection.send, &command(&["CLUSTER", "SLOTS"])).await?;
+                let reply = connection.send.ask(&command(&["CLUSTER", "SLOTS"])).await?;
                 let none = "the cluster has no slots assigned; see redis-cli --cluster check";
                 Some(cluster::slots(&reply, &first).ok_or(none)?)
             }
@@ -183,9 +103,12 @@ impl Served {
             places.dedup();
             room = 0;
             for place in places {
-                let mut node = login.connect(&place, CONNECTING.min(timeout)).await;
-                let node = node.as_mut().map_err(|why| format!("{place:?}: {why}"))?;
-                room += Info::of(&mut node.send).await?.room()?;
+                let node = login.connect(&place, CONNECTING.min(timeout)).await;
+                let looked_at = match node {
+                    Ok(mut node) => look_at(&address, &mut node.send).await,
+                    Err(why) => Err(why),
+                };
+                room += looked_at.map_err(|why| format!("{}: {why}", place.in_words()))?;
             }
         }
         let run = mark::draw().map_err(|error| error.to_string())?;
@@ -232,19 +155,9 @@ impl Served {
                     &["UNLINK", &probe],
                     &["SET", &probe, "here", "EX", &expire],
                 ] {
-                    ask(&mut connection.send, &command(words)).await?;
+                    connection.send.ask(&command(words)).await?;
                 }
-                let wait = command(&["WAIT", &self.address.replicas.to_string(), "2000"]);
-                let have = match ask(&mut connection.send, &wait).await? {
-                    Value::Int(count) => count,
-                    _ => 0,
-                };
-                if have < i64::from(self.address.replicas) {
-                    return Err(format!(
-                        "the server has {have} replicas; replicas={} asks for more",
-                        self.address.replicas
-                    ));
-                }
+                has_replicas(&self.address, &mut connection.send).await?;
                 vec![self.cluster.node(&first).0]
             }
         };
@@ -276,14 +189,12 @@ impl Served {
     async fn keep(self: Rc<Self>, node: Rc<Node>, kind: Kind, number: u32) {
         let mut pause = FIRST_PAUSE;
         while !self.area.is_closed() && !node.is_retired.get() {
-            if let Ok(connection) = self.again(&node, kind).await {
+            let worked = match kind {
+                Kind::Own => self.with_own(&node, number).await,
+                _ => self.with_parts(&node, kind, number).await,
+            };
+            if worked.is_ok() {
                 pause = FIRST_PAUSE;
-                node.up.borrow_mut()[kind as usize] = Some(connection.send.clone());
-                self.area.on_up();
-                let (sent, why) = link::run(&self, &node, kind, number, connection).await;
-                node.up.borrow_mut()[kind as usize] = None;
-                self.cluster.is_old.set(true);
-                self.area.on_down(number, sent, &why);
                 continue;
             }
             tokio::time::sleep(pause).await;
@@ -291,39 +202,75 @@ impl Served {
         }
     }
 
-    /// A connection, and a look whether what was on the server still is.
-    async fn again(&self, node: &Node, kind: Kind) -> Result<Connection, String> {
+    async fn with_parts(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        kind: Kind,
+        number: u32,
+    ) -> Result<(), String> {
+        let patience = CONNECTING.min(self.area.timeout);
+        let mut socket = self.login.open(&node.place, patience).await?;
+        self.look_for_mark(&mut socket).await?;
+        if kind == Kind::Write {
+            self.look_at_replicas(node, &mut socket).await?;
+        }
+        self.on_up(node, kind);
+        let (sent, why) = link::run(self, node, kind, number, socket).await;
+        self.on_down(node, kind, number, sent, &why);
+        Ok(())
+    }
+
+    async fn with_own(&self, node: &Node, number: u32) -> Result<(), String> {
         let patience = CONNECTING.min(self.area.timeout);
         let mut connection = self.login.connect(&node.place, patience).await?;
-        if !self.address.is_cluster {
-            let mark = self.keys.mark();
-            let found = ask(&mut connection.send, &command(&["GET", &mark])).await?;
-            if found == Value::Nil {
-                self.chunks.on_all_lost();
-                self.area.on_lost();
-                // Other connections need not say so again.
-                let expire = self.keys.expire.to_string();
-                let set = command(&["SET", &mark, "here", "EX", &expire]);
-                ask(&mut connection.send, &set).await?;
-            }
+        self.look_for_mark(&mut connection.send).await?;
+        *node.own.borrow_mut() = Some(connection.send.clone());
+        self.on_up(node, Kind::Own);
+        while !connection.is_over() && !self.area.is_closed() && !node.is_retired.get() {
+            tokio::time::sleep(TICK).await;
         }
-        if kind == Kind::Write {
-            self.look_at_replicas(node, &mut connection.send).await?;
+        *node.own.borrow_mut() = None;
+        let why = "the server has closed the connection";
+        self.on_down(node, Kind::Own, number, Vec::new(), why);
+        Ok(())
+    }
+
+    fn on_up(&self, node: &Node, kind: Kind) {
+        node.up.borrow_mut()[kind as usize] = true;
+        self.area.on_up();
+    }
+
+    fn on_down(&self, node: &Node, kind: Kind, number: u32, sent: Vec<Part>, why: &str) {
+        node.up.borrow_mut()[kind as usize] = false;
+        self.cluster.is_old.set(true);
+        self.area.on_down(number, sent, why);
+    }
+
+    /// Whether what was on the server still is.
+    async fn look_for_mark(&self, send: &mut impl Ask) -> Result<(), String> {
+        if self.address.is_cluster {
+            return Ok(());
         }
-        Ok(connection)
+        let mark = self.keys.mark();
+        let found = send.ask(&command(&["GET", &mark])).await?;
+        if found == Value::Nil {
+            self.chunks.on_all_lost();
+            self.area.on_lost();
+            // Other connections need not say so again.
+            let expire = self.keys.expire.to_string();
+            send.ask(&command(&["SET", &mark, "here", "EX", &expire]))
+                .await?;
+        }
+        Ok(())
     }
 
     /// Whether the node has as many replicas as a write needs.
-    async fn look_at_replicas(
-        &self,
-        node: &Node,
-        send: &mut MultiplexedConnection,
-    ) -> Result<(), String> {
+    async fn look_at_replicas(&self, node: &Node, send: &mut impl Ask) -> Result<(), String> {
         if self.address.replicas == 0 {
             return Ok(());
         }
         let wait = command(&["WAIT", &self.address.replicas.to_string(), "100"]);
-        let count = ask(send, &wait).await?;
+        let count = send.ask(&wait).await?;
         let is_short =
             !matches!(count, Value::Int(count) if count >= i64::from(self.address.replicas));
         node.is_short.set(is_short);
@@ -346,9 +293,8 @@ impl Served {
                 asked = Instant::now();
             }
             for node in nodes {
-                let writes = node.up.borrow()[Kind::Write as usize].clone();
-                if let Some(mut writes) = writes.filter(|_| node.is_short.get()) {
-                    let _ = self.look_at_replicas(&node, &mut writes).await;
+                if let Some(mut own) = node.own().filter(|_| node.is_short.get()) {
+                    let _ = self.look_at_replicas(&node, &mut own).await;
                 }
                 if !node.is_up() || node.is_short.get() {
                     let is_away = !node.is_up();
@@ -366,10 +312,10 @@ impl Served {
     async fn ask_for_map(self: &Rc<Self>) {
         let words = command(&["CLUSTER", "SLOTS"]);
         for node in self.cluster.nodes() {
-            let Some(mut send) = node.any() else {
+            let Some(mut send) = node.own() else {
                 continue;
             };
-            let Ok(reply) = ask(&mut send, &words).await else {
+            let Ok(reply) = send.ask(&words).await else {
                 continue;
             };
             if let Some(slots) = cluster::slots(&reply, &node.place) {
@@ -385,7 +331,7 @@ impl Served {
     /// The slot of the chunk of a part.
     fn slot(&self, part: &Part) -> u16 {
         match self.address.is_cluster {
-            true => cluster::slot(&self.keys.chunk(Place::of(part).chunk)),
+            true => self.keys.slot(Place::of(part).chunk),
             false => 0,
         }
     }
@@ -420,7 +366,7 @@ impl Served {
 
     /// A server says that a chunk has moved.
     pub(crate) fn on_moved(self: &Rc<Self>, chunk: u64, to: &address::Place) {
-        let slot = cluster::slot(&self.keys.chunk(chunk));
+        let slot = self.keys.slot(chunk);
         if let Some(node) = self.cluster.on_moved(slot, to) {
             self.serve(&node);
         }
@@ -461,13 +407,10 @@ impl Served {
                 tokio::time::sleep(MAP).await;
             }
             if let (false, Some(node)) = (self.address.is_cluster, self.cluster.owner(0))
-                && let Some(mut send) = node.any()
+                && let Some(mut send) = node.own()
             {
-                let _ = ask(
-                    &mut send,
-                    &command::expire(&self.keys.mark(), self.keys.expire),
-                )
-                .await;
+                let renewal = command::expire(&self.keys.mark(), self.keys.expire);
+                let _ = send.ask(&renewal).await;
             }
         }
     }
@@ -480,11 +423,11 @@ impl Served {
                 .iter()
                 .copied()
                 .filter(|chunk| {
-                    let slot = cluster::slot(&self.keys.chunk(*chunk));
+                    let slot = self.keys.slot(*chunk);
                     self.cluster.is_owner(&node, slot)
                 })
                 .collect();
-            let Some(mut send) = node.any() else {
+            let Some(mut send) = node.own() else {
                 left.extend(its);
                 continue;
             };
@@ -542,10 +485,39 @@ impl Served {
             tokio::time::sleep(MAP_SOON).await;
         }
         if let (false, Some(node)) = (self.address.is_cluster, self.cluster.owner(0))
-            && let Some(mut send) = node.any()
+            && let Some(mut send) = node.own()
         {
-            let _ = ask(&mut send, &command(&["UNLINK", &self.keys.mark()])).await;
+            let _ = send.ask(&command(&["UNLINK", &self.keys.mark()])).await;
         }
+    }
+}
+
+/// The bytes that a master of a cluster has room for.
+async fn look_at(address: &address::Redis, send: &mut impl Ask) -> Result<u64, String> {
+    let room = Info::of(send).await?.room()?;
+    has_replicas(address, send).await?;
+    Ok(room)
+}
+
+/// Refuses a server with fewer replicas than a write needs: nothing could ever be written.
+async fn has_replicas(address: &address::Redis, send: &mut impl Ask) -> Result<(), String> {
+    let asked = address.replicas;
+    if asked == 0 {
+        return Ok(());
+    }
+    let have = match send
+        .ask(&command(&["WAIT", &asked.to_string(), "1000"]))
+        .await?
+    {
+        Value::Int(count) => count,
+        _ => 0,
+    };
+    match have >= i64::from(asked) {
+        true => Ok(()),
+        false => Err(format!(
+            "replicas={asked} asks for more replicas than the {have} that follow the server now; add some (REPLICAOF, or \
+             redis-cli --cluster add-node NEW OLD --cluster-slave), or ask for fewer"
+        )),
     }
 }
 
