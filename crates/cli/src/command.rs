@@ -56,6 +56,7 @@ pub fn start(
     for (name, value) in variables {
         command.env(name, value);
     }
+    command.env_remove(foreswap_far::address::PASSWORD_VARIABLE);
     let before_exec = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // This process may have died before the request, and then the signal would never be delivered.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::MIB;
 use crate::process::{Job, Outcome, Running, Scratch, excerpt};
 
-/// The `foreswap` under test: `FORESWAP_BIN`, or the one that `make build` left beside this test.
+/// The `foreswap` under test: `FORESWAP_BIN`, or the one of the profile of this test, which `make test` builds before.
 pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("FORESWAP_BIN") {
         return PathBuf::from(path);
@@ -18,12 +18,12 @@ pub fn binary() -> PathBuf {
     let exe = std::env::current_exe().expect("the test knows its own path");
     let path = exe
         .ancestors()
-        .nth(3)
+        .nth(2)
         .expect("a test lies in <target>/<profile>/deps")
-        .join("release/foreswap");
+        .join("foreswap");
     assert!(
         path.exists(),
-        "{} is not there: run `make build` first",
+        "{} is not there: run `make quick` first",
         path.display()
     );
     path

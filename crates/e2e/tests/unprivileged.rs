@@ -42,38 +42,53 @@ fn same_as_bare(managed: &Managed, job: &Job) -> Outcome {
     outcome
 }
 
-#[test]
-fn access_to_the_device_is_enough() {
-    let test = "access_to_the_device_is_enough";
+fn access_is_enough(test: &str, options: &[&str], parts: &[(&str, &str)]) {
     if !restricted(test) {
         return;
     }
-    let programs = [
-        "as_ordinary_user",
-        "mapping_calls",
-        "fork_calls",
-        "system_calls",
-        "heap_calls",
-    ];
+    let programs = parts.iter().map(|(program, _)| *program);
+    let programs: Vec<&str> = programs.chain(["as_ordinary_user"]).collect();
     let Some(copies) = Copies::new(test, &programs) else {
         return;
     };
+    let managed = managed(&copies, "with", options);
+    for (program, part) in parts {
+        same_as_bare(&managed, &job(&copies, program, part));
+    }
+}
+
+#[test]
+fn access_to_the_device_is_enough_for_forks() {
     let parts = [
         ("fork_calls", "child_sees_parent"),
+        ("fork_calls", "killed_child"),
+    ];
+    access_is_enough("access_to_the_device_is_enough_for_forks", &[], &parts);
+}
+
+#[test]
+fn access_to_the_device_is_enough_for_calls() {
+    let parts = [
         ("mapping_calls", "mremap_move"),
         ("system_calls", "direct_files"),
         ("heap_calls", "aligned"),
-        ("fork_calls", "killed_child"),
         ("system_calls", "futexes"),
     ];
-    let every = managed(&copies, "with", &[]);
-    for (program, part) in parts {
-        same_as_bare(&every, &job(&copies, program, part));
-    }
-    let threads = managed(&copies, "with", &["--io", "threads"]);
-    for (program, part) in &parts[..2] {
-        same_as_bare(&threads, &job(&copies, program, part));
-    }
+    access_is_enough("access_to_the_device_is_enough_for_calls", &[], &parts);
+}
+
+#[test]
+fn access_to_the_device_is_enough_with_threads() {
+    let parts = [
+        ("fork_calls", "child_sees_parent"),
+        ("mapping_calls", "mremap_move"),
+    ];
+    let options = ["--io", "threads"];
+    access_is_enough(
+        "access_to_the_device_is_enough_with_threads",
+        &options,
+        &parts,
+    );
 }
 
 #[test]

@@ -82,6 +82,9 @@ fn a_socket_and_a_password_from_the_environment() {
     let job = job.env("FORESWAP_REDIS_PASSWORD", "opensesame");
     let outcome = managed(&address).run(&job).succeeded();
     outcome.swapped();
+    let told = Job::shell("echo \"[$FORESWAP_REDIS_PASSWORD]\"");
+    let told = told.env("FORESWAP_REDIS_PASSWORD", "opensesame");
+    assert_eq!(managed(&address).run(&told).succeeded().text(), "[]\n");
     let used = server.ask(&["INFO", "commandstats"]);
     assert!(used.contains("cmdstat_setrange"), "{used}");
     assert_eq!(server.ask(&["-n", "2", "DBSIZE"]), "0");

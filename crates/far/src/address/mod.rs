@@ -13,6 +13,9 @@ use url::{Host, Url};
 pub use nbd::Nbd;
 pub use redis::Redis;
 
+/// The variable with the password of Redis areas, if neither the address nor a file has it. Not for the command of a run.
+pub const PASSWORD_VARIABLE: &str = "FORESWAP_REDIS_PASSWORD";
+
 /// The kinds of addresses.
 const SCHEMES: [&str; 9] = [
     "nbd",

@@ -10,11 +10,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::{AbortHandle, spawn_local};
 
-use crate::address::{Place, Redis};
+use crate::address::{PASSWORD_VARIABLE, Place, Redis};
 use crate::tls;
-
-/// The password, if neither the address nor a file has it.
-const VARIABLE: &str = "FORESWAP_REDIS_PASSWORD";
 
 /// Bytes to and from a server.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -119,7 +116,7 @@ impl Login {
                 let text = read.map_err(|error| format!("{}: {error}", file.display()))?;
                 Some(text.trim_end_matches(['\n', '\r']).to_owned())
             }
-            (None, None) => std::env::var(VARIABLE).ok(),
+            (None, None) => std::env::var(PASSWORD_VARIABLE).ok(),
         };
         let mut info = RedisConnectionInfo::default()
             .set_db(i64::from(address.database))
@@ -249,6 +246,6 @@ pub fn in_words(error: &RedisError, is_encrypted: bool) -> String {
 fn refused(error: &RedisError) -> String {
     format!(
         "the server refuses the user or the password ({error}); give redis://USER:PASSWORD@HOST, ?password-file=PATH, or \
-         {VARIABLE} in the environment"
+         {PASSWORD_VARIABLE} in the environment"
     )
 }
