@@ -16,14 +16,10 @@
 //! needs little memory, or does little, neither waits nor has a turn. When nobody waits any longer, load control is off.
 //!
 //! Processes that wait for each other by looking again and again seem to work. There are two ways to look: at memory that
-//! both share ([`Teams`] have their turns together), and by asking the kernel. A process that has a turn, touches no page
+//! both share ([`super::Teams`] have their turns together), and by asking the kernel. A process that has a turn, touches no page
 //! that is missing, and spends its time in the kernel is excused: it neither waits nor has a turn for a while.
 
-mod team;
-
 use alloc::vec::Vec;
-
-pub use team::Teams;
 
 use crate::units::Nanos;
 

@@ -18,6 +18,7 @@ mod grant;
 mod hold;
 mod ledger;
 mod load;
+mod team;
 #[cfg(test)]
 mod tests;
 
@@ -29,4 +30,5 @@ pub use debtors::Debtors;
 pub use grant::Grant;
 pub use hold::{Hold, Stage};
 pub use ledger::{Ledger, LedgerMut};
-pub use load::{Config as LoadConfig, Load, Seen, Teams, Turn};
+pub use load::{Config as LoadConfig, Load, Seen, Turn};
+pub use team::Teams;

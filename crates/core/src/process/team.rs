@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Seen, Turn};
+use super::load::{Seen, Turn};
 
 /// Which processes are together. The oldest stands for its team.
 #[derive(Debug)]
