@@ -3,7 +3,7 @@
 //!
 //! All processes of a run share one limit ([`Ledger`]). [`Account`] decides how much of it this process uses, asks for
 //! and gives back. [`Grant`] decides whether the memory of a process needs to be managed. [`Hold`] admits one fork at a
-//! time. [`Load`] lets some processes wait for memory while not all can work in it. The pages that a fork shares exist
+//! time. [`Load`] lets some processes wait for memory while not all can work in it; [`Teams`] are never held apart. The pages that a fork shares exist
 //! once: the parent is charged for them, the child owes for them ([`Debt`]), and a write that would copy one waits until
 //! the copy is paid for ([`Copies`]). Pages that came unnoticed wait for room (`Found`). A driver carries the decisions
 //! out; the torture lab does too.
