@@ -156,7 +156,10 @@ fn keys_that_expire_are_renewed() {
         "for _, key in ipairs(redis.call('KEYS', '*')) do redis.call('EXPIRE', key, 18) end";
     server.ask(&["EVAL", shorten, "0"]);
     std::thread::sleep(Duration::from_secs(19));
-    assert_eq!(server.keys().len(), keys.len());
+    // A write that was under way may have added one.
+    let left = server.keys();
+    let lost: Vec<_> = keys.iter().filter(|key| !left.contains(key)).collect();
+    assert!(lost.is_empty(), "{lost:?}");
     go_on(&scratch);
     let outcome = running.wait();
     assert_eq!(outcome.text(), crate::redis::RIGHT, "{}", outcome.stderr);
