@@ -16,7 +16,7 @@ use foreswap_store::ring::MOST_HELPERS;
 
 use crate::control::asking::Which;
 use crate::size::{self, Size};
-use crate::{group, memory_setting, metrics, page, top};
+use crate::{group, memory_setting, metrics, page, top, topics};
 
 /// How long a fault waits while no area accepts a page, unless `--full-timeout` says.
 pub const FULL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -99,7 +99,7 @@ pub enum Subcommands {
     /// Try the memory manager's decisions out without a kernel
     Lab(foreswap_lab::LabArgs),
     /// Print the help of a command, or about a topic; `help topics` lists these
-    Help(HelpArgs),
+    Help(topics::HelpArgs),
     /// Run one workload in this process, as `bench` does
     #[command(hide = true)]
     Workload(Box<foreswap_bench::WorkloadArgs>),
@@ -109,19 +109,6 @@ pub enum Subcommands {
     /// The job that `doctor` runs: fills 48 MiB and reads it back
     #[command(hide = true)]
     Trial,
-}
-
-/// `foreswap help`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  foreswap help run
-  foreswap help areas
-  foreswap help topics")]
-pub struct HelpArgs {
-    /// The words of a command, a topic, or `topics`
-    #[arg(value_name = "COMMAND|TOPIC")]
-    pub words: Vec<String>,
 }
 
 const AFTER_HELP: &str = "\

@@ -76,6 +76,21 @@ impl Terminal {
         }
     }
 
+    /// Waits until the line that begins with `head` has one of these symbols.
+    #[track_caller]
+    fn line(&self, head: &str, symbols: &[char]) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let screen = self.screen();
+            let mut lines = screen.lines().filter(|line| line.starts_with(head));
+            if lines.any(|line| line.contains(symbols)) {
+                return;
+            }
+            assert!(Instant::now() < until, "no {symbols:?}:\n{screen}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn limit(&self, supervisor: i32) -> u64 {
         let output = Command::new(binary())
             .args(["ps", &supervisor.to_string(), "--json"])
@@ -120,6 +135,7 @@ fn a_run_is_watched_and_changed_and_the_terminal_is_given_back() {
         !screen.contains("echo status"),
         "the shell's screen is kept:\n{screen}"
     );
+    terminal.line("space", &['░', '▒', '▓', '█']);
 
     terminal.keys(&["l", "96X", "Enter"]);
     terminal.shows(&["new limit", "96X: expected a size"]);

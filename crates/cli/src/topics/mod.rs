@@ -6,8 +6,21 @@
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, Command};
+
+/// `foreswap help`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  foreswap help run
+  foreswap help areas
+  foreswap help topics")]
+pub struct HelpArgs {
+    /// The words of a command, a topic, or `topics`
+    #[arg(value_name = "COMMAND|TOPIC")]
+    pub words: Vec<String>,
+}
 
 /// A topic.
 #[derive(Clone, Copy, Debug)]

@@ -77,6 +77,57 @@ fn go_on(scratch: &Scratch) {
     fs::write(scratch.join("go-on"), "").expect("the signal to go on can be given");
 }
 
+/// A run of a program that forks (`verify_loop`), whose first area is a folder.
+struct Changed {
+    running: Running,
+    /// That folder.
+    near: String,
+    /// The folder of its socket.
+    runtime: PathBuf,
+    pid: String,
+    stop: PathBuf,
+}
+
+impl Changed {
+    fn start(program: PathBuf, scratch: &Scratch) -> Self {
+        for folder in ["a", "run"] {
+            fs::create_dir(scratch.join(folder)).expect("a folder");
+        }
+        let near = scratch.join("a").display().to_string();
+        let (runtime, stop) = (scratch.join("run"), scratch.join("stop"));
+        let job = Job::new(program).arg("160").arg(&stop).arg("forks");
+        let job = job.env("XDG_RUNTIME_DIR", &runtime);
+        let mut running = managed(&near)
+            .talkative()
+            .start(&job, &scratch.join("stats.json"));
+        running.wait_for_output("ready");
+        Self {
+            near,
+            runtime,
+            pid: running.pid().as_raw_nonzero().to_string(),
+            stop,
+            running,
+        }
+    }
+
+    #[track_caller]
+    fn tell(&self, words: &[&str]) {
+        tell(&self.runtime, words);
+    }
+
+    #[track_caller]
+    fn ends_right(self) -> Outcome {
+        fs::write(&self.stop, "").expect("a file");
+        let outcome = self.running.wait().succeeded();
+        assert!(
+            outcome.text().ends_with("all right\n"),
+            "{}",
+            outcome.stderr
+        );
+        outcome
+    }
+}
+
 /// Kills the process that has the connections of a run.
 fn kill_the_relay(running: &Running) {
     let relays: Vec<_> = foreswap_e2e::process::processes_with_tag(running.tag())
@@ -300,31 +351,13 @@ fn areas_come_and_go_while_the_program_forks() {
     let Some(server) = Server::nbdkit(test, &scratch, "s", &["memory", "512M"]) else {
         return;
     };
-    for folder in ["a", "run"] {
-        fs::create_dir(scratch.join(folder)).expect("a folder");
-    }
-    let (near, far) = (scratch.join("a").display().to_string(), server.address(""));
-    let runtime = scratch.join("run");
-    let stop = scratch.join("stop").display().to_string();
-    let job = Job::new(program)
-        .args(["160", &stop, "forks"])
-        .env("XDG_RUNTIME_DIR", &runtime);
-    let mut running = managed(&near)
-        .talkative()
-        .start(&job, &scratch.join("stats.json"));
-    running.wait_for_output("ready");
-    let pid = running.pid().as_raw_nonzero().to_string();
+    let changed = Changed::start(program, &scratch);
+    let (near, far) = (changed.near.clone(), server.address(""));
     for (new, old) in [(&far, &near), (&near, &far), (&far, &near)] {
-        tell(&runtime, &["swapon", &pid, new]);
-        tell(&runtime, &["swapoff", &pid, old]);
+        changed.tell(&["swapon", &changed.pid, new]);
+        changed.tell(&["swapoff", &changed.pid, old]);
     }
-    fs::write(&stop, "").expect("a file");
-    let outcome = running.wait().succeeded();
-    assert!(
-        outcome.text().ends_with("all right\n"),
-        "{}",
-        outcome.stderr
-    );
+    changed.ends_right();
 }
 
 /// A server that does not answer is waited for by the one who wants it, not by the run.
@@ -338,22 +371,12 @@ fn a_run_goes_on_while_a_server_is_asked() {
     let Some(server) = Server::nbdkit(test, &scratch, "s", &["memory", "256M"]) else {
         return;
     };
-    for folder in ["a", "run"] {
-        fs::create_dir(scratch.join(folder)).expect("a folder");
-    }
-    let (near, far) = (scratch.join("a").display().to_string(), server.address(""));
-    let runtime = scratch.join("run");
-    let stop = scratch.join("stop").display().to_string();
-    let job = Job::new(program)
-        .args(["160", &stop, "forks"])
-        .env("XDG_RUNTIME_DIR", &runtime);
-    let mut running = managed(&near).start(&job, &scratch.join("stats.json"));
-    running.wait_for_output("ready");
-    let pid = running.pid().as_raw_nonzero().to_string();
+    let changed = Changed::start(program, &scratch);
+    let far = server.address("");
     server.signal(Signal::STOP);
     let mut asking = Command::new(binary())
-        .args(["swapon", &pid, &far])
-        .env("XDG_RUNTIME_DIR", &runtime)
+        .args(["swapon", &changed.pid, &far])
+        .env("XDG_RUNTIME_DIR", &changed.runtime)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -361,7 +384,7 @@ fn a_run_goes_on_while_a_server_is_asked() {
     std::thread::sleep(Duration::from_millis(300));
     for _ in 0..5 {
         let began = Instant::now();
-        tell(&runtime, &["ps", &pid]);
+        changed.tell(&["ps", &changed.pid]);
         let took = began.elapsed();
         assert!(took < Duration::from_secs(1), "{took:?}");
     }
@@ -374,13 +397,7 @@ fn a_run_goes_on_while_a_server_is_asked() {
     asking.wait().expect("it can be waited for");
     server.signal(Signal::CONT);
     managed(&far).run(&Job::new("/bin/true")).succeeded();
-    fs::write(&stop, "").expect("a file");
-    let outcome = running.wait().succeeded();
-    assert!(
-        outcome.text().ends_with("all right\n"),
-        "{}",
-        outcome.stderr
-    );
+    changed.ends_right();
 }
 
 #[test]

@@ -39,51 +39,33 @@ fn areas_with_a_password_come_and_go() {
         return;
     };
     server.log_in(&["-a", "opensesame"]);
-    for folder in ["a", "run"] {
-        fs::create_dir(scratch.join(folder)).expect("a folder");
-    }
-    let near = scratch.join("a").display().to_string();
     let [far, shown] =
         ["opensesame", "***"].map(|word| format!("redis://:{word}@127.0.0.1:{}", server.port));
-    let runtime = scratch.join("run");
-    let stop = scratch.join("stop").display().to_string();
-    let job = Job::new(program)
-        .args(["160", &stop, "forks"])
-        .env("XDG_RUNTIME_DIR", &runtime);
-    let mut running = managed(&near)
-        .talkative()
-        .start(&job, &scratch.join("stats.json"));
-    running.wait_for_output("ready");
-    let pid = running.pid().as_raw_nonzero().to_string();
+    let changed = Changed::start(program, &scratch);
+    let (near, pid) = (&changed.near, &changed.pid);
     let ask = |words: &[&str]| {
         let mut command = Command::new(binary());
-        command.args(words).env("XDG_RUNTIME_DIR", &runtime);
+        command.args(words).env("XDG_RUNTIME_DIR", &changed.runtime);
         let output = command.output().expect("foreswap starts");
         let text = [output.stdout, output.stderr].concat();
         String::from_utf8_lossy(&text).into_owned()
     };
     for name in [&far, &shown] {
-        tell(&runtime, &["swapon", &pid, &far]);
-        let missing = ask(&["swapoff", &pid, "redis://:opensesame@127.0.0.1:1"]);
+        changed.tell(&["swapon", pid, &far]);
+        let missing = ask(&["swapoff", pid, "redis://:opensesame@127.0.0.1:1"]);
         assert!(missing.contains("no swap area"), "{missing}");
-        tell(&runtime, &["swapoff", &pid, &near]);
+        changed.tell(&["swapoff", pid, near]);
         assert!(server.keys().len() > 100, "{:?}", server.keys());
-        let listed = ask(&["ps", "--json", &pid]);
+        let listed = ask(&["ps", "--json", pid]);
         assert!(listed.contains(&shown), "{listed}");
         for text in [listed, missing] {
             assert!(!text.contains("opensesame"), "{text}");
         }
-        tell(&runtime, &["swapon", &pid, &near]);
-        tell(&runtime, &["swapoff", &pid, name]);
+        changed.tell(&["swapon", pid, near]);
+        changed.tell(&["swapoff", pid, name]);
         wait_until_empty(&server);
     }
-    fs::write(&stop, "").expect("a file");
-    let outcome = running.wait().succeeded();
-    assert!(
-        outcome.text().ends_with("all right\n"),
-        "{}",
-        outcome.stderr
-    );
+    let outcome = changed.ends_right();
     assert!(!outcome.stderr.contains("opensesame"), "{}", outcome.stderr);
 }
 
