@@ -4,13 +4,28 @@
 use std::io::{self, IoSlice};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::address::Place;
 
 /// The buffer of replies. A larger reply goes to its memory directly.
 const BUFFER: usize = 16 << 10;
 
 /// A connection to a server.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Connects, without TLS. What is sent leaves at once: a request is complete then.
+pub async fn reach(place: &Place) -> io::Result<Box<dyn Stream>> {
+    Ok(match place {
+        Place::Tcp(host, port) => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            stream.set_nodelay(true)?;
+            Box::new(stream)
+        }
+        Place::Unix(path) => Box::new(UnixStream::connect(path).await?),
+    })
+}
 
 /// Sends all of `slices`.
 pub async fn write_all<'a, S: Stream>(

@@ -4,10 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
 
 use super::{Stream, flag};
-use crate::address::{Nbd, Place};
+use crate::address::Nbd;
+use crate::stream::reach;
 use crate::tls::Identity;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
@@ -94,26 +94,18 @@ async fn try_connect(
     address: &Nbd,
     identity: Option<&Identity>,
 ) -> Result<(Box<dyn Stream>, Export), Problem> {
-    match &address.place {
-        Place::Tcp(host, port) => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
-            // A request is complete when it is sent.
-            stream.set_nodelay(true)?;
-            negotiate(stream, address, identity).await
-        }
-        Place::Unix(path) => negotiate(UnixStream::connect(path).await?, address, identity).await,
-    }
+    negotiate(reach(&address.place).await?, address, identity).await
 }
 
 async fn negotiate(
-    mut stream: impl Stream + 'static,
+    mut stream: Box<dyn Stream>,
     address: &Nbd,
     identity: Option<&Identity>,
 ) -> Result<(Box<dyn Stream>, Export), Problem> {
     greet(&mut stream).await?;
     let Some(identity) = identity else {
         let export = choose(&mut stream, &address.export).await?;
-        return Ok((Box::new(stream), export));
+        return Ok((stream, export));
     };
     ask(&mut stream, OPTION_STARTTLS, &[]).await?;
     match answer(&mut stream, OPTION_STARTTLS).await? {

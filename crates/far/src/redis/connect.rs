@@ -6,18 +6,14 @@ use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::address::{PASSWORD_VARIABLE, Place, Redis};
+use crate::stream::{self, Stream};
 use crate::tls;
 
-/// Bytes to and from a server.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-/// Any kind of them.
+/// A connection that may be encrypted.
 pub type Socket = Box<dyn Stream>;
 
 /// The longest wait for a command of the relay's own.
@@ -188,20 +184,8 @@ impl Login {
 
     /// A connection without a word on it.
     async fn reach(&self, place: &Place) -> Result<Socket, String> {
-        let plain: Socket = match place {
-            Place::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await;
-                let stream = stream.map_err(|error| error.to_string())?;
-                stream
-                    .set_nodelay(true)
-                    .map_err(|error| error.to_string())?;
-                Box::new(stream)
-            }
-            Place::Unix(path) => {
-                let stream = UnixStream::connect(path).await;
-                Box::new(stream.map_err(|error| error.to_string())?)
-            }
-        };
+        let plain = stream::reach(place).await;
+        let plain = plain.map_err(|error| error.to_string())?;
         let Some(tls) = &self.address.tls else {
             return Ok(plain);
         };
