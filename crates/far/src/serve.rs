@@ -23,7 +23,7 @@ use crate::area::Area;
 use crate::channel;
 use crate::mirror::{Mirror, Store};
 use crate::words::{self, Order, Report};
-use crate::{nbd, redis};
+use crate::{nbd, redis, s3};
 
 /// The process' name, as `ps` and `top` show it.
 const NAME: &std::ffi::CStr = c"foreswap-relay";
@@ -35,6 +35,7 @@ type Areas = Vec<(u32, Open)>;
 enum Served {
     Nbd(Rc<nbd::Served>),
     Redis(Rc<redis::Served>),
+    S3(Rc<s3::Served>),
 }
 
 impl Served {
@@ -49,8 +50,12 @@ impl Served {
             Address::Nbd(nbd) => {
                 Self::Nbd(nbd::Served::open(relay, nbd, has_copy, bytes, timeout).await?)
             }
+            Address::S3(of_s3) => {
+                let say = speaker(relay);
+                Self::S3(s3::Served::open(say, of_s3, has_copy, bytes, timeout).await?)
+            }
             Address::Redis(of_redis) => {
-                let say = redis::speaker(relay);
+                let say = speaker(relay);
                 Self::Redis(redis::Served::open(say, of_redis, has_copy, bytes, timeout).await?)
             }
         })
@@ -60,6 +65,7 @@ impl Served {
         match self {
             Self::Nbd(nbd) => &nbd.area,
             Self::Redis(redis) => &redis.area,
+            Self::S3(s3) => &s3.area,
         }
     }
 
@@ -67,6 +73,7 @@ impl Served {
         match self {
             Self::Nbd(nbd) => nbd.bytes,
             Self::Redis(redis) => redis.bytes,
+            Self::S3(s3) => s3.bytes,
         }
     }
 
@@ -74,6 +81,7 @@ impl Served {
         match self {
             Self::Nbd(nbd) => nbd.close().await,
             Self::Redis(redis) => redis.close().await,
+            Self::S3(s3) => s3.close().await,
         }
     }
 }
@@ -152,6 +160,16 @@ impl Relay {
     /// Tells the user.
     pub(crate) fn say(&self, is_warning: bool, text: String) {
         self.report(&Report::Said { is_warning, text }, &[]);
+    }
+}
+
+/// Tells the user through the relay, as long as it is there.
+pub(crate) fn speaker(relay: &Rc<Relay>) -> impl Fn(bool, String) + Clone + 'static {
+    let to = Rc::downgrade(relay);
+    move |is_warning, text| {
+        if let Some(relay) = to.upgrade() {
+            relay.say(is_warning, text);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod nbd;
 pub mod redis;
+pub mod s3;
 
 use std::path::PathBuf;
 
@@ -12,12 +13,13 @@ use url::{Host, Url};
 
 pub use nbd::Nbd;
 pub use redis::Redis;
+pub use s3::S3;
 
 /// The variable with the password of Redis areas, if neither the address nor a file has it. Not for the command of a run.
 pub const PASSWORD_VARIABLE: &str = "FORESWAP_REDIS_PASSWORD";
 
 /// The kinds of addresses.
-const SCHEMES: [&str; 9] = [
+const SCHEMES: [&str; 10] = [
     "nbd",
     "nbds",
     "nbd+unix",
@@ -27,6 +29,7 @@ const SCHEMES: [&str; 9] = [
     "redis+unix",
     "redis+cluster",
     "rediss+cluster",
+    "s3",
 ];
 
 /// Where a server is.
@@ -107,13 +110,15 @@ pub enum Address {
     Nbd(Nbd),
     /// Keys of a Redis or Valkey server, or of a cluster.
     Redis(Redis),
+    /// Objects in a bucket.
+    S3(S3),
 }
 
 /// The text is no address of a far area.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "swap area {given}: {why}; expected nbd://HOST[:PORT][/EXPORT], nbds:// for TLS, nbd+unix:///[EXPORT]?socket=PATH, \
-     redis://HOST[:PORT][/DB], rediss:// for TLS, redis+unix:///[DB]?socket=PATH, or redis+cluster://HOST[:PORT],HOST[:PORT] \
+     redis://HOST[:PORT][/DB], rediss:// for TLS, redis+unix:///[DB]?socket=PATH, redis+cluster://HOST[:PORT],HOST[:PORT], or s3://BUCKET[/PREFIX] \
      (a path that looks like one of these is written `./...`)"
 )]
 pub struct AddressError {
@@ -140,6 +145,7 @@ impl Address {
                 "{scheme}: is no kind of server that foreswap knows"
             )),
             nbd if nbd.starts_with("nbd") => Nbd::parse(text).map(Self::Nbd),
+            "s3" => S3::parse(text).map(Self::S3),
             _ => Redis::parse(text).map(Self::Redis),
         };
         parsed.map_err(|why| AddressError {
@@ -153,6 +159,7 @@ impl Address {
         match self {
             Self::Nbd(nbd) => &nbd.text,
             Self::Redis(redis) => &redis.text,
+            Self::S3(s3) => &s3.text,
         }
     }
 }

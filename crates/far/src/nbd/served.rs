@@ -84,7 +84,7 @@ impl Served {
         let connected = server.connect(CONNECTING.min(timeout)).await;
         let (stream, export) = connected.map_err(|problem| problem.to_string())?;
         let bytes = size(&export, bytes)?;
-        let say = Box::new(crate::redis::speaker(relay));
+        let say = Box::new(crate::serve::speaker(relay));
         let served = Rc::new(Self {
             area: Rc::new(match has_copy {
                 true => Area::with_copy(name, timeout, say),

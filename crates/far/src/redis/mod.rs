@@ -18,7 +18,7 @@ mod link;
 mod room;
 mod served;
 
-pub(crate) use served::{Served, speaker};
+pub(crate) use served::Served;
 
 use foreswap_store::area::PAGE_BYTES;
 

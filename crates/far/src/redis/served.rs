@@ -1,7 +1,7 @@
 //! An area on Redis from its opening to its end: what the server must allow, its connections, the renewal of what expires.
 
 use std::cell::Cell;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
@@ -535,14 +535,4 @@ async fn first(
         }
     }
     Err(whys.join("; "))
-}
-
-/// Tells the user through the relay, as long as it is there.
-pub(crate) fn speaker(relay: &Rc<crate::serve::Relay>) -> impl Fn(bool, String) + Clone + 'static {
-    let to: Weak<_> = Rc::downgrade(relay);
-    move |is_warning, text| {
-        if let Some(relay) = to.upgrade() {
-            relay.say(is_warning, text);
-        }
-    }
 }
