@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use foreswap::ledger::{
-    AREA_DIRECT, AREA_FAR, AREA_RAM, AREA_SEALED, AreaId, AreaInfo, CLUSTER_SLOTS, IoBackend,
-    MAX_AREA_SLOTS, MAX_AREAS,
+    AREA_DIRECT, AREA_FAR, AREA_OBJECTS, AREA_RAM, AREA_SEALED, AreaId, AreaInfo, CLUSTER_SLOTS,
+    IoBackend, MAX_AREA_SLOTS, MAX_AREAS,
 };
 use foreswap_far::address::redis::masked;
 use foreswap_far::address::{Address, AddressError, Addresses};
@@ -37,6 +37,13 @@ pub enum Spec {
     Far(Addresses),
 }
 
+impl Spec {
+    /// Whether pages go to an object store.
+    fn has_objects(&self) -> bool {
+        matches!(self, Self::Far(address) if address.has_objects())
+    }
+}
+
 /// Why a run has no swap areas.
 #[derive(Debug, thiserror::Error)]
 pub enum AreasError {
@@ -49,6 +56,15 @@ pub enum AreasError {
     /// One on a server cannot be used, for this reason.
     #[error("{0}")]
     Far(String),
+    /// Objects are no place for pages that a thread waits for.
+    #[error(
+        "swap area {name}: an object takes too long for each page that a thread waits for; name an area that is nearer as well, \
+         such as --swap /var/tmp or --swap ram:512M: the coldest pages go from there to objects"
+    )]
+    ObjectsOnly {
+        /// The area.
+        name: String,
+    },
     /// More than the ledger can describe.
     #[error("{0} swap areas are named; the most is {MAX_AREAS}")]
     TooMany(usize),
@@ -222,6 +238,7 @@ fn of_opened(address: &Addresses, opened: Opened) -> Result<OpenArea, AreasError
     let far = Far {
         register: opened.register,
         number: opened.area,
+        has_objects: address.has_objects(),
     };
     let Opened {
         bytes,
@@ -399,6 +416,19 @@ pub fn backend(wanted: IoBackend, areas: &mut [OpenArea]) -> (IoBackend, Option<
     }
 }
 
+/// Refuses object stores without an area that is nearer.
+pub fn have_a_near_one(named: &[String]) -> Result<(), AreasError> {
+    let specs = named.iter().map(|name| parse(name));
+    let specs: Vec<Spec> = specs.collect::<Result<_, _>>()?;
+    match specs.first() {
+        Some(Spec::Far(address)) if specs.iter().all(Spec::has_objects) => {
+            let name = address.text().to_owned();
+            Err(AreasError::ObjectsOnly { name })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The priority of the `order`th area of the command line.
 pub fn priority(order: usize) -> i32 {
     -(order as i32) - 1
@@ -432,6 +462,10 @@ pub fn describe(area: &OpenArea, priority: i32, encrypt: Encrypt) -> Result<Area
             (area.is_ram, AREA_RAM),
             (area.direct && !area.is_ram, AREA_DIRECT),
             (area.far.is_some(), AREA_FAR),
+            (
+                area.far.as_ref().is_some_and(|far| far.has_objects),
+                AREA_OBJECTS,
+            ),
             (is_sealed(area, encrypt), AREA_SEALED),
         ]
         .into_iter()
@@ -447,6 +481,29 @@ mod tests {
     use std::fs::File;
 
     use super::*;
+
+    #[test]
+    fn objects_need_an_area_that_is_nearer() {
+        let check = |named: &[&str]| {
+            let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
+            have_a_near_one(&named)
+        };
+        for named in [
+            &[][..],
+            &["/tmp"],
+            &["s3://b", "/tmp"],
+            &["nbd://h", "s3://b"],
+        ] {
+            assert!(check(named).is_ok(), "{named:?}");
+        }
+        for named in [&["s3://b"][..], &["s3://b", "s3://c"], &["s3://b+nbd://h"]] {
+            let error = check(named).expect_err("no near area").to_string();
+            assert!(
+                error.contains("s3://b") && error.contains("--swap /var/tmp"),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn threads_do_the_io_where_transfers_do_not_show_their_end() {

@@ -16,7 +16,7 @@ use foreswap_store::ring::MOST_HELPERS;
 
 use crate::control::asking::Which;
 use crate::size::{self, Size};
-use crate::{group, memory_setting, metrics, page, top, topics};
+use crate::{clean, group, memory_setting, metrics, page, top, topics};
 
 /// How long a fault waits while no area accepts a page, unless `--full-timeout` says.
 pub const FULL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -90,6 +90,8 @@ pub enum Subcommands {
     Swapon(SwaponArgs),
     /// Empty a swap area and remove it while the program runs
     Swapoff(SwapoffArgs),
+    /// Remove what killed runs have left in an object store
+    Clean(clean::CleanArgs),
     /// Make a page of a recorded run: what happened, and what other limits would have cost
     Report(page::command::ReportArgs),
     /// Check whether foreswap works here, and say what to do if it does not

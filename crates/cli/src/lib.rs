@@ -5,6 +5,7 @@ mod area_file;
 mod areas;
 mod args;
 mod auto_memory;
+mod clean;
 mod command;
 mod control;
 mod doctor;
@@ -75,6 +76,7 @@ pub fn main() -> ExitCode {
         Subcommands::Set(args) => return commands::set(&args),
         Subcommands::Swapon(args) => return commands::swapon(&args),
         Subcommands::Swapoff(args) => return commands::swapoff(&args),
+        Subcommands::Clean(args) => clean::clean(&args),
         Subcommands::Report(args) => page::command::report(&args),
         Subcommands::Doctor(args) => return doctor::doctor(&args),
         Subcommands::Help(args) => {

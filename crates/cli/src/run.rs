@@ -147,6 +147,7 @@ pub fn prepare<T>(
             "--io uring was asked for, but {why}; leave --io out and threads take its place"
         );
     }
+    areas::have_a_near_one(&args.swap)?;
     let mut opener = Opener::new(args.area_timeout);
     let mut areas = opener.open_all(&args.swap, args.swap_size, &limits)?;
     let is_sealed = |area| areas::is_sealed(area, args.encrypt);

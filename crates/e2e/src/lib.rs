@@ -16,6 +16,7 @@ pub mod process;
 pub mod program;
 pub mod redis;
 pub mod requirement;
+pub mod s3;
 pub mod system;
 
 pub use foreswap::{Managed, Stats};

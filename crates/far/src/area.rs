@@ -10,10 +10,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foreswap_store::ring::Direction;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::errno;
 use crate::transfer::{Part, Target, Transfer};

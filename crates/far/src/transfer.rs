@@ -5,9 +5,9 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Instant;
 
 use foreswap_store::ring::Direction;
+use tokio::time::Instant;
 
 /// The most bytes of a part.
 pub const PART: u32 = 256 << 10;

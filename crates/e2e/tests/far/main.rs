@@ -1,4 +1,4 @@
-//! Swap areas on servers (NBD here, Redis in `redis...` and `cluster`): the same bytes as on a disk, nothing to read on the
+//! Swap areas on servers (NBD here, Redis in `redis...` and `cluster`, an object store in `s3`): the same bytes as on a disk, nothing to read on the
 //! server, and what is refused. What becomes of failures is in `failures`.
 
 mod cluster;
@@ -6,6 +6,7 @@ mod failures;
 mod redis;
 mod redis_access;
 mod redis_runs;
+mod s3;
 mod tls;
 
 use std::fs;

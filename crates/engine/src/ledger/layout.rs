@@ -29,6 +29,8 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_FAR: u32 = 4;
 /// Bit of an area's flags: what is put there is encrypted.
 pub const AREA_SEALED: u32 = 8;
+/// Bit of an area's flags: it is in an object store, and is filled after all others.
+pub const AREA_OBJECTS: u32 = 16;
 /// Bytes kept of an area's name.
 pub const AREA_NAME_BYTES: usize = 192;
 

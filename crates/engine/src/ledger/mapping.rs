@@ -3,6 +3,7 @@
 //! The supervisor creates all of it; engines attach the descriptors that it passes. Areas are added and removed
 //! during the run: their words in the header describe them and their permitted use.
 
+use std::cmp::Reverse;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicPtr;
@@ -12,8 +13,8 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::layout::{
-    self, AREA_NAME_BYTES, AreaLayout, AreaWords, Header, LEDGER_BYTES, MAX_AREAS, MAX_PROCESSES,
-    RECORDS, Record,
+    self, AREA_NAME_BYTES, AREA_OBJECTS, AreaLayout, AreaWords, Header, LEDGER_BYTES, MAX_AREAS,
+    MAX_PROCESSES, RECORDS, Record,
 };
 use super::options::Options;
 use super::tables::{AreaTables, Memory};
@@ -352,22 +353,25 @@ impl Ledger {
             .filter(|&area| self.tables(area).is_some())
     }
 
-    /// The areas that accept pages, in the order in which they are filled: by priority, then by number.
+    /// The areas that accept pages, in the order in which they are filled: by priority, then by number; object
+    /// stores after all others.
     pub fn areas_in_order(&self) -> impl Iterator<Item = AreaId> {
-        let mut order = [(i32::MIN, 0); MAX_AREAS];
+        let mut order = [(false, i32::MIN, 0); MAX_AREAS];
         let mut count = 0;
         for area in self.areas() {
             if self.area_state(area) == AreaState::Usable
                 && let Some(words) = self.area_words(area)
             {
                 let priority = words.priority.load(Relaxed).cast_signed();
-                order[count] = (priority, area.0);
+                let has_objects = words.flags.load(Relaxed) & AREA_OBJECTS != 0;
+                order[count] = (has_objects, priority, area.0);
                 count += 1;
             }
         }
         order[..count]
-            .sort_unstable_by_key(|&(priority, area)| (std::cmp::Reverse(priority), area));
-        order.into_iter().take(count).map(|(_, area)| AreaId(area))
+            .sort_unstable_by_key(|&(last, priority, area)| (last, Reverse(priority), area));
+        let order = order.into_iter().take(count);
+        order.map(|(_, _, area)| AreaId(area))
     }
 
     /// The entry of one area; `None` if there is no such area.

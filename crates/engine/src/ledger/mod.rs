@@ -31,8 +31,8 @@ mod turns;
 pub use charge::OverLimit;
 pub use debts::DebtState;
 pub use layout::{
-    AREA_DIRECT, AREA_FAR, AREA_NAME_BYTES, AREA_RAM, AREA_SEALED, CLUSTER_SLOTS, MAX_AREA_SLOTS,
-    MAX_AREAS, MAX_PROCESSES,
+    AREA_DIRECT, AREA_FAR, AREA_NAME_BYTES, AREA_OBJECTS, AREA_RAM, AREA_SEALED, CLUSTER_SLOTS,
+    MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES,
 };
 pub use mapping::{AreaInfo, AreaState, Ledger, LedgerError, LedgerSpec};
 pub use options::{IoBackend, Options, ReadaheadPolicy, ThpMode};

@@ -235,6 +235,12 @@ impl Addresses {
         &self.text
     }
 
+    /// Whether pages go to an object store.
+    pub fn has_objects(&self) -> bool {
+        let mut all = self.all.iter();
+        all.any(|address| matches!(address, Address::S3(_)))
+    }
+
     /// As the user wrote it.
     pub fn with_secrets(&self) -> &str {
         &self.given.0

@@ -16,6 +16,8 @@ const CONNECTING: Duration = Duration::from_secs(5);
 /// How often a request is repeated before it has failed: for a connection that was closed meanwhile, or a server that says that
 /// it is busy. What fails is tried again later by [`super::served`].
 const REPEATS: usize = 2;
+/// The most characters of an error.
+const MOST_WORDS: usize = 300;
 /// Endpoints of services that are not Amazon's ignore it, but it is part of the signature.
 const REGION: &str = "us-east-1";
 
@@ -63,11 +65,11 @@ pub fn store(address: &address::S3, patience: Duration) -> Result<Arc<dyn Object
         }
         None => {}
     }
-    let store = builder.build().map_err(|error| in_words(&error))?;
+    let store = builder.build().map_err(|error| with_remedy(&error))?;
     Ok(Arc::new(store))
 }
 
-/// An error in a line.
+/// An error in a line: what the store answers, or why it does not.
 pub fn in_words(error: &object_store::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -78,7 +80,73 @@ pub fn in_words(error: &object_store::Error) -> String {
         }
         source = deeper.source();
     }
-    // Servers answer with pages of XML.
-    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.chars().take(300).collect()
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let of = |name: &str| {
+        let (_, rest) = line.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once('<').map_or(rest, |(inside, _)| inside))
+    };
+    let words = match (of("Code"), of("Message")) {
+        (Some(code), Some(message)) => format!("the store answers {code}: {message}"),
+        (Some(code), None) => format!("the store answers {code}"),
+        // Before it are the request and how often it was tried.
+        _ => line.rsplit(" - ").next().unwrap_or(&line).to_owned(),
+    };
+    words.chars().take(MOST_WORDS).collect()
+}
+
+/// The same, with what a user can do who has just named the store.
+pub fn with_remedy(error: &object_store::Error) -> String {
+    let words = in_words(error);
+    match remedy(&format!("{words} {error}")) {
+        Some(remedy) => format!("{words}; {remedy}"),
+        None => words,
+    }
+}
+
+fn remedy(line: &str) -> Option<&'static str> {
+    let has = |text: &str| line.contains(text);
+    if has("NoSuchBucket") {
+        Some("make the bucket first (aws s3 mb s3://BUCKET), or name another one")
+    } else if has("AccessKeyId") || has("SecretAccessKey") || has("credential") || has("169.254.") {
+        Some(
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, such as by: eval \"$(aws configure export-credentials --format env)\"",
+        )
+    } else if has("AccessDenied") || has("SignatureDoesNotMatch") {
+        Some("the key needs s3:PutObject, s3:GetObject, s3:DeleteObject and s3:ListBucket there")
+    } else if has("error sending request") {
+        Some("is ?endpoint=http://HOST:PORT or AWS_ENDPOINT_URL right?")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_what_the_store_answers() {
+        let of = |text: &str| {
+            with_remedy(&object_store::Error::Generic {
+                store: "S3",
+                source: text.to_owned().into(),
+            })
+        };
+        let xml = "Error performing PUT http://h/b/o in 4ms - Server returned non-2xx status code: 404 Not Found: <?xml \
+                   version=\"1.0\"?>\n<Error><Code>NoSuchBucket</Code><Message>There is none</Message></Error>";
+        let words = of(xml);
+        assert!(
+            words.starts_with("the store answers NoSuchBucket: There is none; make"),
+            "{words}"
+        );
+        let words = of(
+            "Error performing PUT http://h/b/o in 4ms, after 2 retries - HTTP error: error sending request: refused",
+        );
+        assert!(
+            words.starts_with("HTTP error: error sending request: refused; is ?endpoint="),
+            "{words}"
+        );
+        // A store that cuts its answer.
+        assert_eq!(of("x - y: <Code>Slow"), "the store answers Slow");
+    }
 }

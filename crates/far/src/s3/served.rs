@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreswap_store::area::{MIN_AREA_BYTES, PAGE_BYTES};
@@ -17,8 +17,9 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
+use tokio::time::Instant;
 
-use super::connect::{self, in_words};
+use super::connect::{self, in_words, with_remedy};
 use super::log::{Log, Number};
 use super::reads::{self, Answer, Get};
 use super::{PAGE, folder, mark, object};
@@ -55,13 +56,12 @@ pub(crate) struct Served {
     pub area: Rc<Area>,
     /// Bytes in use.
     pub bytes: u64,
-    store: Arc<dyn ObjectStore>,
+    client: Arc<dyn ObjectStore>,
     folder: Path,
     log: RefCell<Log>,
     is_up: Cell<bool>,
     /// The store does not take objects.
     is_refused: Cell<bool>,
-    told_refused: Cell<bool>,
     is_closing: Cell<bool>,
     is_probing: Cell<bool>,
     large: Semaphore,
@@ -109,12 +109,11 @@ impl Served {
         let served = Rc::new(Self {
             area: Rc::new(area),
             bytes: bytes / PAGE_BYTES * PAGE_BYTES,
-            store,
+            client: store,
             folder: folder(&address.prefix, &format!("{run:032x}")),
             log: RefCell::new(Log::new((address.segment / PAGE_BYTES) as u32)),
             is_up: Cell::new(true),
             is_refused: Cell::new(false),
-            told_refused: Cell::new(false),
             is_closing: Cell::new(false),
             is_probing: Cell::new(false),
             large: Semaphore::new(LARGE_GETS),
@@ -123,7 +122,7 @@ impl Served {
             say: Box::new(say),
             address: name,
         });
-        served.try_it().await.map_err(|error| in_words(&error))?;
+        served.try_it().await.map_err(|error| with_remedy(&error))?;
         served.area.on_up();
         spawn_local(Rc::clone(&served).work());
         spawn_local(Rc::clone(&served).look_after());
@@ -133,11 +132,11 @@ impl Served {
     /// The requests that the area needs.
     async fn try_it(&self) -> Result<(), Error> {
         let probe = self.folder.clone().join("probe");
-        self.store
+        self.client
             .put(&probe, Bytes::from_static(b"foreswap").into())
             .await?;
-        self.store.get_range(&probe, 0..8).await?;
-        self.store.delete(&probe).await?;
+        self.client.get_range(&probe, 0..8).await?;
+        self.client.delete(&probe).await?;
         self.put_mark().await
     }
 
@@ -146,7 +145,7 @@ impl Served {
             "a run of foreswap: pages of its processes are beside this object\npid {}\n",
             std::process::id()
         );
-        self.store
+        self.client
             .put(&mark(&self.folder), text.into())
             .await
             .map(|_| ())
@@ -229,7 +228,7 @@ impl Served {
 
     async fn get(&self, number: Number, range: std::ops::Range<u64>) -> Result<Bytes, Error> {
         let path = object(&self.folder, number);
-        self.store.get_range(&path, range).await
+        self.client.get_range(&path, range).await
     }
 
     fn on_gone(&self, number: Number) {
@@ -265,32 +264,25 @@ impl Served {
     }
 
     async fn put(self: Rc<Self>, number: Number, bytes: Bytes) {
-        let path = object(&self.folder, number);
-        let stored = self.store.put(&path, bytes.into()).await;
-        self.log.borrow_mut().on_stored(number, stored.is_ok());
-        match stored {
-            Ok(_) => {}
-            Err(error) => {
-                let is_first = !self.is_refused.replace(true);
-                if self.probe().await && !self.told_refused.replace(true) {
-                    let why = in_words(&error);
-                    let text = format!(
-                        "swap area {}: the store takes no pages ({why}); a few megabytes stay in memory until it does, and others go to other areas",
-                        self.address
-                    );
-                    (self.say)(true, text);
-                }
-                if is_first {
-                    spawn_local(Rc::clone(&self).try_to_store());
-                }
+        if self.store(number, bytes).await.is_err() {
+            if !self.is_refused.replace(true) {
+                spawn_local(Rc::clone(&self).try_to_store());
             }
+            self.probe().await;
         }
         self.area.wake_all();
     }
 
+    async fn store(&self, number: Number, bytes: Bytes) -> Result<(), Error> {
+        let path = object(&self.folder, number);
+        let stored = self.client.put(&path, bytes.into()).await;
+        self.log.borrow_mut().on_stored(number, stored.is_ok());
+        stored.map(|_| ())
+    }
+
     /// Until the store takes a segment again.
     async fn try_to_store(self: Rc<Self>) {
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut is_told) = (FIRST_PAUSE, false);
         while !self.is_closing.get() {
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(MOST_PAUSE);
@@ -300,15 +292,20 @@ impl Served {
             let Some((number, bytes)) = self.log.borrow_mut().next_to_store() else {
                 break;
             };
-            let path = object(&self.folder, number);
-            let stored = self.store.put(&path, bytes.into()).await;
-            self.log.borrow_mut().on_stored(number, stored.is_ok());
-            if stored.is_ok() {
+            let Err(error) = self.store(number, bytes).await else {
                 break;
+            };
+            if self.probe().await && !std::mem::replace(&mut is_told, true) {
+                let text = format!(
+                    "swap area {}: the store takes no pages ({}); pages go to other areas until it does",
+                    self.address,
+                    in_words(&error)
+                );
+                (self.say)(true, text);
             }
         }
         self.is_refused.set(false);
-        if self.told_refused.replace(false) {
+        if is_told {
             let text = format!("swap area {}: the store takes pages again", self.address);
             (self.say)(false, text);
         }
@@ -316,7 +313,7 @@ impl Served {
     }
 
     async fn clean(self: Rc<Self>, number: Number) {
-        let bytes = match self.store.get(&object(&self.folder, number)).await {
+        let bytes = match self.client.get(&object(&self.folder, number)).await {
             Ok(found) => found.bytes().await,
             Err(error) => Err(error),
         };
@@ -334,7 +331,7 @@ impl Served {
     }
 
     async fn remove(self: Rc<Self>, number: Number) {
-        let removed = match self.store.delete(&object(&self.folder, number)).await {
+        let removed = match self.client.delete(&object(&self.folder, number)).await {
             Ok(()) | Err(Error::NotFound { .. }) => true,
             Err(_) => {
                 tokio::time::sleep(PROBE).await;
@@ -346,12 +343,12 @@ impl Served {
         self.area.wake_all();
     }
 
-    /// Asks whether the store is there. Returns that.
+    /// Asks whether the store is there. Returns that, as far as it is known.
     async fn probe(&self) -> bool {
         if self.is_probing.replace(true) {
             return self.is_up.get();
         }
-        let found = self.store.head(&mark(&self.folder)).await;
+        let found = self.client.head(&mark(&self.folder)).await;
         self.is_probing.set(false);
         if self.is_closing.get() {
             return true;
@@ -431,7 +428,7 @@ impl Served {
             .into_iter()
             .map(|number| object(&self.folder, number));
         let all: Vec<_> = paths.chain([mark(&self.folder)]).map(Ok).collect();
-        let mut removed = self.store.delete_stream(stream::iter(all).boxed());
+        let mut removed = self.client.delete_stream(stream::iter(all).boxed());
         while let Some(one) = removed.next().await {
             match one {
                 Ok(_) | Err(Error::NotFound { .. }) => {}
@@ -441,3 +438,7 @@ impl Served {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "served_tests.rs"]
+mod tests;

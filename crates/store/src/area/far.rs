@@ -15,6 +15,8 @@ pub struct Far {
     pub register: OwnedFd,
     /// The relay's number of the area.
     pub number: u32,
+    /// It is in an object store, where a request takes tens of milliseconds.
+    pub has_objects: bool,
 }
 
 impl OpenArea {
