@@ -221,6 +221,10 @@ pub trait SwapMap {
         let _ = area;
         false
     }
+    /// How far an area is: pages leave one that fills up for areas of higher tiers.
+    fn tier(&self, area: u8) -> u8 {
+        u8::from(!self.compresses(area))
+    }
     /// Claim a slot cluster that no process allocates from and that has a free slot; the emptier the better.
     fn claim_cluster(&mut self, area: u8) -> Option<u32>;
     /// Claim a slot cluster that no process allocates from, of 512 slots that are all free.

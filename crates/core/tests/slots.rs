@@ -183,14 +183,14 @@ impl Process {
         self.on_taken(view, taken, max, can.first().copied());
     }
 
-    fn take_uncompressed(&mut self, mut view: View, max: u32) {
+    fn take_beyond(&mut self, mut view: View, max: u32) {
         let can = self.open_areas(view, |area| area.has_for(view.me));
         self.next = None;
         let whole = self.open_areas(view, |area| !area.compresses && area.has_for(view.me));
         if view.table.borrow_mut().rng.one_in(500) {
-            assert_eq!(self.slots.has_uncompressed(&mut view), !whole.is_empty());
+            assert_eq!(self.slots.has_in_tier(&mut view, 1), !whole.is_empty());
         }
-        let taken = self.slots.take_uncompressed(&mut view, max);
+        let taken = self.slots.take_from_tier(&mut view, 1, max);
         self.on_taken(view, taken, max, whole.first().or(can.first()).copied());
     }
 
@@ -260,7 +260,7 @@ impl Process {
         match rng.below(20) {
             0..5 => self.take(view, 1 + rng.below(16) as u32),
             5..7 => self.take(view, 1 + rng.below(CLUSTER.into()) as u32),
-            7..9 => self.take_uncompressed(view, 1 + rng.below(64) as u32),
+            7..9 => self.take_beyond(view, 1 + rng.below(64) as u32),
             9..12 => self.take_cluster(view),
             12..15 => self.put(view, rng.below(700) as usize, true),
             15..17 => self.put(view, rng.below(200) as usize, false),

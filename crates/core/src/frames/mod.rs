@@ -62,8 +62,8 @@ pub struct FrameDesc {
     pub leaves: bool,
     /// It was still in its frame when a thread touched it again.
     pub again: bool,
-    /// A compressing area has refused it: it needs another area.
-    pub incompressible: bool,
+    /// It goes to an area of this tier or beyond: nearer ones have refused it, or send it on.
+    pub least_tier: u8,
     /// The page; `None` if it was discarded or mapped again while an I/O was in flight.
     pub page: Option<Vpn>,
     /// Its slot, present or future.
@@ -86,7 +86,7 @@ pub const NOTHING: FrameDesc = FrameDesc {
     distance: None,
     arrived: 0,
     again: false,
-    incompressible: false,
+    least_tier: 0,
     leaves: false,
     page: None,
     slot: None,
@@ -339,10 +339,10 @@ impl Frames {
         desc
     }
 
-    /// A write failed. `incompressible`: a compressing area has refused the page, or had no room for it.
-    pub fn on_write_failed(&mut self, frame: Frame, incompressible: Option<bool>) {
+    /// A write failed. `least_tier`: what is known from that of the areas that take the page.
+    pub fn on_write_failed(&mut self, frame: Frame, least_tier: Option<u8>) {
         let desc = self.get_mut(frame);
-        desc.incompressible = incompressible.unwrap_or(desc.incompressible);
+        desc.least_tier = least_tier.unwrap_or(desc.least_tier);
         self.clear_slot(frame, self.get(frame).digest);
     }
 

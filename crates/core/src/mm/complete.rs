@@ -102,7 +102,7 @@ impl Mm {
         let desc = self.frames.get(frame);
         if desc.wanted {
             self.deliver(w, frame);
-        } else if desc.incompressible && !self.held {
+        } else if desc.least_tier > 0 && !self.held {
             self.send_on(w, slot, frame);
         }
     }
@@ -151,11 +151,13 @@ impl Mm {
                     self.frames.set_free(frame);
                     return;
                 }
-                let whole = match result {
-                    IoResult::Refused(refusal) => Some(!refusal.full),
+                let least = match result {
+                    // Compressed memory had no room, or does not make the page smaller.
+                    IoResult::Refused(refusal) if refusal.full => Some(0),
+                    IoResult::Refused(_) => Some(w.tier(slot.area) + 1),
                     _ => None,
                 };
-                self.frames.on_write_failed(frame, whole);
+                self.frames.on_write_failed(frame, least);
             }
         }
         if self.frames.get(frame).wanted {

@@ -392,7 +392,8 @@ impl Mm {
     /// Whether a page that was read from `slot` keeps it, to save a later write.
     pub(super) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
         let keeps = || !self.drains(slot.area) && slots::keeps(w, slot.area);
-        slot.is_file() || keeps() && self.uses(Heuristic::KeptSlots)
+        let stays = || keeps() && !self.comes_nearer(w, slot);
+        slot.is_file() || stays() && self.uses(Heuristic::KeptSlots)
     }
 
     fn on_swapped(
@@ -437,6 +438,9 @@ impl Mm {
             Entry::Swapped { evicted, .. } => Some(self.reclaim.evicted_since(evicted)),
             _ => None,
         };
+        if !slot.is_file() && desc.least_tier == 0 {
+            self.note_read(slot.area, distance);
+        }
         let desc = FrameDesc {
             state: State::Reading,
             page: Some(page),

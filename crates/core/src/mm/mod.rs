@@ -56,6 +56,7 @@ use crate::swap::drain::{self, Drain, Swapoff};
 use crate::swap::files::FileDigests;
 use crate::swap::owners::Owners;
 use crate::swap::slots::Slots;
+use crate::swap::tiers::Reads;
 use crate::swap::write_back::WriteBack;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
 use crate::world::{Limit, SwapMap, World};
@@ -132,7 +133,9 @@ pub struct Mm {
     /// swapoff.
     drain: Drain,
     /// How cold pages leave an area that compresses.
-    write_back: WriteBack,
+    /// By area.
+    write_back: Vec<WriteBack>,
+    area_reads: Reads,
     /// Requests to the swap areas.
     io: IoScheduler,
     reclaim: Reclaim,
@@ -171,7 +174,8 @@ impl Mm {
             owners: Owners::new(config.readahead.goes_by_slot()),
             files: FileDigests::default(),
             drain: Drain::new(drain::Config::new(config.frames)),
-            write_back: WriteBack::default(),
+            write_back: Vec::new(),
+            area_reads: Reads::default(),
             io: IoScheduler::new(scheduler::Config::new(config.depth)),
             reclaim: Reclaim::new(config.reclaim, limit, config.frames),
             unsharing: Unsharing::default(),

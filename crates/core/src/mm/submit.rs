@@ -283,8 +283,8 @@ impl Mm {
         let without_slot = |frame: &&Frame| self.frames.get(**frame).slot.is_none();
         let mut oldest = self.frames.dirty().iter().take(BATCH).filter(without_slot);
         let first = oldest.clone().next();
-        let whole = first.is_some_and(|&frame| self.frames.get(frame).incompressible);
-        let alike = |frame: &&Frame| self.frames.get(**frame).incompressible == whole;
+        let least = first.map_or(0, |&frame| self.frames.get(frame).least_tier);
+        let alike = |frame: &&Frame| self.frames.get(**frame).least_tier == least;
         let oldest = oldest.by_ref().filter(alike);
         if !self.io.may_write() {
             return false;
@@ -293,10 +293,7 @@ impl Mm {
         frames.clear();
         frames.extend(oldest.copied().take(most));
         let max = frames.len() as u32;
-        let take = |slots: &mut Slots, w: &mut _| match whole {
-            true => slots.take_uncompressed(w, max),
-            false => slots.take(w, max),
-        };
+        let take = |slots: &mut Slots, w: &mut _| slots.take_from_tier(w, least, max);
         let Some((slot, n)) = take(&mut self.slots, w).or_else(|| {
             (self.take_back_slots(w) > 0)
                 .then(|| take(&mut self.slots, w))
@@ -309,7 +306,8 @@ impl Mm {
         };
         let frames = &frames[..n as usize];
         let io = self.io.begin_write(slot, frames.iter().copied());
-        let started = match whole {
+        // Compressed memory takes what it has refused as it is, if nothing else has room.
+        let started = match least > 0 && w.compresses(slot.area) {
             true => w.write_uncompressed(io, slot, self.io.frames(io)),
             false => self.io.start_background(w, self.contention(), io),
         };

@@ -18,6 +18,7 @@ use crate::heuristics::Heuristic;
 use crate::reclaim::policy::Came;
 use crate::space::page_table::{Entry, Resident};
 use crate::swap::drain::{SLOTS_PER_SWAPOFF_IO, Swapoff};
+use crate::swap::write_back::WriteBack;
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{IoId, Stop, World};
 
@@ -44,6 +45,10 @@ impl Mm {
         debug_assert!(!self.has_io(area));
         self.use_area(area);
         self.slots.forget(area);
+        self.area_reads.forget(area);
+        if let Some(back) = self.write_back.get_mut(usize::from(area)) {
+            *back = WriteBack::default();
+        }
     }
 
     /// Some I/O on `area` is in flight.

@@ -1,36 +1,98 @@
-//! Pages move from a compressing area that fills up to another area ([`crate::swap::write_back`] decides which).
+//! Pages move from an area that fills up to one beyond it, and come back when they are read more often than those that
+//! stayed ([`crate::swap::write_back`] decides which, [`crate::swap::tiers`] whether).
 //!
 //! No fault waits for this work: it goes in small steps, and leaves alone the memory that faults need. If the area
-//! fills faster, it refuses writes, and these go to the next area.
+//! fills faster, pages go to the next one at once.
 
 use super::Mm;
 use crate::frames::{FrameDesc, NOTHING};
 use crate::io::SLOTS_PER_IO;
 use crate::space::page_table::Entry;
-use crate::swap::write_back::Usage;
+use crate::swap::tiers::Usage;
+use crate::swap::write_back::WriteBack;
 use crate::units::{Frame, Slot};
-use crate::world::World;
+use crate::world::{SwapMap, World};
 
 impl Mm {
-    /// The area that is to be relieved now, if any.
-    fn filling_area(&mut self, w: &impl World) -> Option<u8> {
-        let areas = || (0..).map_while(|n| w.nth(n));
-        let usage = |area| Usage {
+    fn area_usage(&self, w: &impl SwapMap, area: u8) -> Usage {
+        Usage {
             slots: w.slots(area).into(),
             used: w.used(area),
-        };
-        let area = areas().find(|&area| w.compresses(area))?;
-        let others = || {
-            let others = areas().filter(|&area| !w.compresses(area)).map(usage);
-            others.fold(Usage::default(), |all, one| Usage {
-                slots: all.slots + one.slots,
-                used: all.used + one.used.min(one.slots),
+            reads: self.area_reads.of(area),
+        }
+    }
+
+    /// The same of its cold pages.
+    fn cold_usage(&self, w: &impl SwapMap, area: u8) -> Usage {
+        let all = self.area_usage(w, area);
+        let back = self.write_back.get(usize::from(area));
+        Usage {
+            used: back.map_or(all.used, |back| back.cold_of(all.used)),
+            reads: self.area_reads.of_cold(area),
+            ..all
+        }
+    }
+
+    /// A page is about to be read from an area, to which so many pages were evicted after it.
+    pub(super) fn note_read(&mut self, area: u8, later: Option<u32>) {
+        let back = self.write_back.get(usize::from(area));
+        let is_cold = back
+            .zip(later)
+            .is_none_or(|(back, later)| back.is_cold(later));
+        self.area_reads.note(area, is_cold);
+    }
+
+    /// The areas of higher tiers than `tier`, together.
+    fn beyond(&self, w: &impl SwapMap, tier: u8) -> Usage {
+        let areas = (0..).map_while(|n| w.nth(n));
+        let beyond = areas.filter(|&area| w.tier(area) > tier);
+        beyond.fold(Usage::default(), |all, area| {
+            all.and(self.area_usage(w, area))
+        })
+    }
+
+    /// Whether a page that was read from `slot` is to have its next place on a nearer area.
+    pub(super) fn comes_nearer(&self, w: &impl SwapMap, slot: Slot) -> bool {
+        let tier = w.tier(slot.area);
+        let mut areas = (0..).map_while(|n| w.nth(n));
+        w.nth(1).is_some()
+            && areas.any(|area| {
+                w.tier(area) < tier && {
+                    let cold = || self.cold_usage(w, area);
+                    let beyond = || self.beyond(w, w.tier(area));
+                    WriteBack::has_room(self.area_usage(w, area))
+                        && beyond().is_read_more_often_than(cold())
+                }
             })
-        };
+    }
+
+    /// The area that is to be relieved now, if any: the farthest first, as it makes room for the others. What compressed
+    /// memory holds costs memory, so that it is relieved in any case.
+    fn filling_area(&mut self, w: &impl World) -> Option<u8> {
+        w.nth(1)?;
         let evictions = self.reclaim.evictions();
-        self.write_back
-            .is_due(usage(area), others, evictions)
-            .then_some(area)
+        let mut filling: Option<u8> = None;
+        let mut n = 0;
+        while let Some(area) = w.nth(n) {
+            n += 1;
+            let index = usize::from(area);
+            if self.write_back.len() <= index {
+                self.write_back.resize_with(index + 1, WriteBack::default);
+            }
+            let usage = self.area_usage(w, area);
+            let beyond = self.beyond(w, w.tier(area));
+            let cold = self.cold_usage(w, area);
+            let is_worth_it = w.compresses(area) || beyond.is_read_more_often_than(cold);
+            let beyond = match is_worth_it {
+                true => beyond,
+                false => Usage::default(),
+            };
+            let is_due = self.write_back[index].is_due(usage, beyond, evictions);
+            if is_due && filling.is_none_or(|other| w.tier(area) > w.tier(other)) {
+                filling = Some(area);
+            }
+        }
+        filling
     }
 
     /// Returns whether there is more to do at once.
@@ -41,20 +103,21 @@ impl Mm {
         let Some(area) = self.filling_area(w) else {
             return false;
         };
-        let most = self.write_back.batch(self.reclaim.marks().writes);
+        let (index, least) = (usize::from(area), w.tier(area) + 1);
+        let most = self.write_back[index].batch(self.reclaim.marks().writes);
         if self.frames.unwritten() + most > self.reclaim.marks().writes {
             return false;
         }
         // Otherwise they would come back to the same area for ever.
-        if !self.slots.has_uncompressed(w) {
-            self.write_back.stop();
+        if !self.slots.has_in_tier(w, least) {
+            self.write_back[index].stop();
             return false;
         }
         let mut met = core::mem::take(&mut self.buffers.met);
         let mut batch = core::mem::take(&mut self.buffers.batch);
         met.clear();
         batch.clear();
-        let (hand, look) = self.write_back.next_look();
+        let (hand, look) = self.write_back[index].next_look();
         let mut next = self.table.on_area(area, hand, look, &mut met);
         let mut worked = false;
         for &(page, entry) in &met {
@@ -72,7 +135,7 @@ impl Mm {
                         break;
                     };
                     let desc = FrameDesc {
-                        incompressible: true,
+                        least_tier: least,
                         ..NOTHING
                     };
                     self.begin_read(page, slot, frame, desc);
@@ -83,15 +146,16 @@ impl Mm {
         }
         worked |= !batch.is_empty();
         self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
-        self.write_back.end_step(worked, next);
+        self.write_back[index].end_step(worked, next);
         self.buffers.met = met;
         self.buffers.batch = batch;
         worked
     }
 
-    fn is_cold(&self, w: &impl World, slot: Slot, evicted: u32) -> bool {
+    fn is_cold(&mut self, w: &impl World, slot: Slot, evicted: u32) -> bool {
         let later = self.reclaim.evicted_since(evicted);
-        self.write_back.is_cold(later) && w.count(slot) == 1
+        let is_cold = self.write_back[usize::from(slot.area)].meets_cold(later);
+        is_cold && w.count(slot) == 1
     }
 
     /// A page that is to go to another area has been read from its old one.

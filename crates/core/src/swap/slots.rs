@@ -101,18 +101,23 @@ impl Slots {
         self.take_where(map, max, |_, _| true)
     }
 
-    /// As [`Slots::take`], for pages that do not compress: from an area that does not compress, if one has room.
-    pub fn take_uncompressed(&mut self, map: &mut impl SwapMap, max: u32) -> Option<(Slot, u32)> {
-        self.take_where(map, max, |map, area| !map.compresses(area))
+    /// As [`Slots::take`], from an area of tier `least` or beyond, if one has room.
+    pub fn take_from_tier(
+        &mut self,
+        map: &mut impl SwapMap,
+        least: u8,
+        max: u32,
+    ) -> Option<(Slot, u32)> {
+        self.take_where(map, max, |map, area| map.tier(area) >= least)
             .or_else(|| self.take(map, max))
     }
 
-    /// Whether an area that does not compress has a slot for us. Slots may be free there but lie in clusters that other
+    /// Whether an area of tier `least` or beyond has a slot for us. Slots may be free there but lie in clusters that other
     /// processes have claimed; the cluster of a slot that is found is ours.
-    pub fn has_uncompressed(&mut self, map: &mut impl SwapMap) -> bool {
+    pub fn has_in_tier(&mut self, map: &mut impl SwapMap, least: u8) -> bool {
         let mut n = 0;
         while let Some(area) = map.nth(n) {
-            if !map.compresses(area) && self.has_in(map, area) {
+            if map.tier(area) >= least && self.has_in(map, area) {
                 return true;
             }
             n += 1;

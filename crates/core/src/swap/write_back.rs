@@ -1,14 +1,18 @@
-//! Write-back: when a compressing area fills up, its coldest pages move to another area.
+//! Write-back: when an area fills up, its coldest pages move to one of a higher tier.
 //!
 //! A hand walks the page table. Mapped pages release the slot that they kept on the area. Of the pages that are on it
-//! only, those that were evicted longest ago are read into frames and written to the next area that does not compress.
+//! only, those that were evicted longest ago are read into frames and written to the next area beyond it.
 //! The walk finds the age: it is halved after a round that found no page, and doubled when the area fills again. Pages
 //! that a fork shares stay, since each process would write its own copy.
 
 use crate::space::page_table::EVICTED_BITS;
+use crate::swap::tiers::Usage;
 use crate::units::Vpn;
 
-/// When pages leave a compressing area, and how many at a time.
+/// Pages whose coldness is an estimate of that of all.
+const MET: u32 = 4096;
+
+/// When pages leave an area, and how many at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
     /// Write-back begins when this many sixteenths of the area are used, and ends at one less, so that it goes on for a
@@ -35,13 +39,6 @@ impl Default for Config {
     }
 }
 
-/// Slots of some areas, and how many of them are used.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
-    pub slots: u64,
-    pub used: u64,
-}
-
 /// Progress of write-back.
 #[derive(Default)]
 pub(crate) struct WriteBack {
@@ -52,15 +49,17 @@ pub(crate) struct WriteBack {
     age: u32,
     /// This round found a page.
     found: bool,
+    /// Pages of the area that the walk has met lately, and those of them that were cold.
+    met: u32,
+    cold: u32,
 }
 
 impl WriteBack {
-    /// Whether pages are to leave the compressing area now; `others`: the areas that do not compress. `evictions` pages
-    /// were evicted so far.
-    pub fn is_due(&mut self, area: Usage, others: impl FnOnce() -> Usage, evictions: u64) -> bool {
+    /// Whether pages are to leave an area now; `beyond`: the areas of higher tiers. `evictions` pages were evicted so far.
+    pub fn is_due(&mut self, area: Usage, beyond: Usage, evictions: u64) -> bool {
         let bound = self.config.begins - u64::from(self.active);
         let due = area.used * 16 >= area.slots * bound && {
-            let Usage { slots, used } = others();
+            let Usage { slots, used, .. } = beyond;
             let least = self.config.least_room.min(slots / self.config.least_part);
             slots.saturating_sub(used) > least
         };
@@ -75,7 +74,12 @@ impl WriteBack {
         due
     }
 
-    /// The other areas have no slot for this process.
+    /// Whether an area has room for pages that come from beyond.
+    pub fn has_room(area: Usage) -> bool {
+        area.used * 16 < area.slots * Config::default().begins
+    }
+
+    /// The areas beyond have no slot for this process.
     pub fn stop(&mut self) {
         self.active = false;
     }
@@ -95,6 +99,25 @@ impl WriteBack {
         later >= self.age
     }
 
+    /// As [`WriteBack::is_cold`], for a page that the walk has met.
+    pub fn meets_cold(&mut self, later: u32) -> bool {
+        let is_cold = self.is_cold(later);
+        (self.met, self.cold) = (self.met + 1, self.cold + u32::from(is_cold));
+        if self.met >= 2 * MET {
+            (self.met, self.cold) = (self.met / 2, self.cold / 2);
+        }
+        is_cold
+    }
+
+    /// Of `used` pages so many are cold, by what the walk has met.
+    pub fn cold_of(&self, used: u64) -> u64 {
+        match self.age {
+            0 => used,
+            // Half of them, until the walk has met some.
+            _ => used * u64::from(self.cold + MET / 16) / u64::from(self.met + MET / 8),
+        }
+    }
+
     /// A step is over. `worked`: it found a page. `next`: where the walk continues, unless the round is over.
     pub fn end_step(&mut self, worked: bool, next: Option<Vpn>) {
         self.found |= worked;
@@ -112,16 +135,18 @@ mod tests {
     const ROOM: Usage = Usage {
         slots: 100_000,
         used: 0,
+        reads: 0,
     };
 
     fn used(used: u64) -> Usage {
-        Usage { slots: 1600, used }
+        let (slots, reads) = (1600, 0);
+        Usage { slots, used, reads }
     }
 
     #[test]
     fn it_begins_late_and_ends_somewhat_later() {
         let mut back = WriteBack::default();
-        let mut due = |n| back.is_due(used(n), || ROOM, 10_000);
+        let mut due = |n| back.is_due(used(n), ROOM, 10_000);
         assert!(!due(1399));
         assert!(due(1400));
         assert!(due(1300));
@@ -133,21 +158,22 @@ mod tests {
     fn without_room_elsewhere_nothing_moves() {
         let mut back = WriteBack::default();
         let full = Usage {
-            slots: 100_000,
             used: 100_000 - 1024,
+            ..ROOM
         };
-        assert!(!back.is_due(used(1600), || full, 10_000));
+        assert!(!back.is_due(used(1600), full, 10_000));
         let small = Usage {
             slots: 64,
             used: 62,
+            reads: 0,
         };
-        assert!(back.is_due(used(1600), || small, 10_000));
+        assert!(back.is_due(used(1600), small, 10_000));
     }
 
     #[test]
     fn the_walk_finds_the_age() {
         let mut back = WriteBack::default();
-        assert!(back.is_due(used(1600), || ROOM, 10_000));
+        assert!(back.is_due(used(1600), ROOM, 10_000));
         assert!(back.is_cold(5000) && !back.is_cold(4999));
         back.end_step(false, Some(Vpn(7)));
         assert!(!back.is_cold(4999), "the round is not over");
@@ -155,8 +181,8 @@ mod tests {
         assert!(back.is_cold(2500));
         back.end_step(true, None);
         assert!(!back.is_cold(2499), "this round found a page");
-        assert!(!back.is_due(used(0), || ROOM, 10_000));
-        assert!(back.is_due(used(1600), || ROOM, 10_000));
+        assert!(!back.is_due(used(0), ROOM, 10_000));
+        assert!(back.is_due(used(1600), ROOM, 10_000));
         assert!(
             back.is_cold(5000) && !back.is_cold(4999),
             "the area fills again"

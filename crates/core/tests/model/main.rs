@@ -17,5 +17,6 @@ mod readahead;
 mod streams;
 mod swapoff;
 mod swapped;
+mod tiers;
 mod vectors;
 mod waiting;

@@ -13,8 +13,8 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::layout::{
-    self, AREA_NAME_BYTES, AREA_OBJECTS, AreaLayout, AreaWords, Header, LEDGER_BYTES, MAX_AREAS,
-    MAX_PROCESSES, RECORDS, Record,
+    self, AREA_FAR, AREA_NAME_BYTES, AREA_OBJECTS, AREA_RAM, AreaLayout, AreaWords, Header,
+    LEDGER_BYTES, MAX_AREAS, MAX_PROCESSES, RECORDS, Record,
 };
 use super::options::Options;
 use super::tables::{AreaTables, Memory};
@@ -372,6 +372,17 @@ impl Ledger {
             .sort_unstable_by_key(|&(last, priority, area)| (last, Reverse(priority), area));
         let order = order.into_iter().take(count);
         order.map(|(_, _, area)| AreaId(area))
+    }
+
+    /// How far an area is: compressed memory, a disk, a server, an object store.
+    pub fn area_tier(&self, area: AreaId) -> u8 {
+        let words = self.area_words(area);
+        match words.map_or(0, |words| words.flags.load(Relaxed)) {
+            flags if flags & AREA_RAM != 0 => 0,
+            flags if flags & AREA_OBJECTS != 0 => 3,
+            flags if flags & AREA_FAR != 0 => 2,
+            _ => 1,
+        }
     }
 
     /// The entry of one area; `None` if there is no such area.

@@ -76,6 +76,10 @@ impl SwapMap for ProcessMap<'_> {
         self.ledger.is_ram(AreaId(area))
     }
 
+    fn tier(&self, area: u8) -> u8 {
+        self.ledger.area_tier(AreaId(area))
+    }
+
     fn claim_cluster(&mut self, area: u8) -> Option<u32> {
         self.ledger
             .claim_cluster(AreaId(area), self.me)

@@ -29,6 +29,10 @@ impl SwapMap for Linux {
         self.map.compresses(area)
     }
 
+    fn tier(&self, area: u8) -> u8 {
+        self.map.tier(area)
+    }
+
     fn claim_cluster(&mut self, area: u8) -> Option<u32> {
         self.map.claim_cluster(area)
     }
