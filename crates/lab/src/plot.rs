@@ -80,9 +80,40 @@ fn step(most: f64) -> f64 {
         .unwrap_or(raw)
 }
 
+/// Plots below each other, in one picture.
+pub fn stacked(plots: &[Plot]) -> String {
+    let mut out = head(HEIGHT * plots.len() as f64);
+    for (n, plot) in plots.iter().enumerate() {
+        let _ = writeln!(out, "<g transform=\"translate(0 {})\">", HEIGHT * n as f64);
+        plot.draw(&mut out);
+        out.push_str("</g>\n");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// The begin of a picture, which is light or dark as the reader prefers.
+fn head(height: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <style>@media (prefers-color-scheme: dark) {{ .paper {{ fill: #0d1117 }} text {{ fill: #f0f6fc }} \
+         .grid {{ stroke: #30363d }} .axis {{ stroke: #9198a1 }} [stroke=\"#000000\"] {{ stroke: #ffffff }} \
+         [fill=\"#000000\"] {{ fill: #ffffff }} }}</style>\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\" class=\"paper\"/>\n"
+    )
+}
+
 impl Plot {
     /// The picture.
     pub fn svg(&self) -> String {
+        let mut out = head(HEIGHT);
+        self.draw(&mut out);
+        out.push_str("</svg>\n");
+        out
+    }
+
+    fn draw(&self, out: &mut String) {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let least = points().map(|p| p.0).fold(f64::INFINITY, f64::min).max(1.0);
         let least = if least.is_finite() {
@@ -100,11 +131,9 @@ impl Plot {
             LEFT + (v.max(1.0).log2().max(least) - least) / (most - least) * (WIDTH - LEFT - RIGHT)
         };
         let y = |v: f64| HEIGHT - BOTTOM - v / high * (HEIGHT - TOP - BOTTOM);
-        let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n\
-             <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
+        let _ = writeln!(
+            out,
+            "<text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>",
             escape(&self.title)
         );
         let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
@@ -115,7 +144,7 @@ impl Plot {
             let decimals = (-step.log10().floor()).max(0.0) as usize;
             let _ = writeln!(
                 out,
-                "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#dddddd\"/>\
+                "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#dddddd\" class=\"grid\"/>\
                  <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value:.decimals$}</text>",
                 LEFT - 8.0,
                 at + 4.0
@@ -128,7 +157,7 @@ impl Plot {
             let label = self.x.label(1 << power.clamp(0, 62));
             let _ = writeln!(
                 out,
-                "<line x1=\"{at:.1}\" y1=\"{bottom}\" x2=\"{at:.1}\" y2=\"{}\" stroke=\"#333333\"/>\
+                "<line x1=\"{at:.1}\" y1=\"{bottom}\" x2=\"{at:.1}\" y2=\"{}\" stroke=\"#333333\" class=\"axis\"/>\
                  <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
                 bottom + 5.0,
                 bottom + 20.0
@@ -136,7 +165,7 @@ impl Plot {
         }
         let _ = writeln!(
             out,
-            "<line x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\" stroke=\"#333333\"/>\n\
+            "<line x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\" stroke=\"#333333\" class=\"axis\"/>\n\
              <text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
              <text x=\"16\" y=\"{TOP}\" dy=\"-8\">{}</text>",
             (LEFT + right) / 2.0,
@@ -178,8 +207,6 @@ impl Plot {
                 escape(&line.name)
             );
         }
-        out.push_str("</svg>\n");
-        out
     }
 }
 
