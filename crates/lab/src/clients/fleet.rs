@@ -1,7 +1,7 @@
 //! The clients and the servers in one time.
 //!
 //! Whatever is due first happens: an event of a server or of the network, or a step of a client's machine. A client's program
-//! runs ahead at most until the next event of the servers, which is the first that can change what it sees. All clients fill
+//! runs ahead at most until the next event of the servers, which is the first that can change what it sees. All clients prepare
 //! their memory first; what is counted begins when the last of them has, and ends a fixed time later. A failure is one of the
 //! first server, an eighth of that time after the begin.
 
@@ -208,14 +208,18 @@ impl Fleet {
         for client in 0..self.setting.clients {
             self.feed(client)?;
         }
-        while self.clients.iter().any(|client| !client.program.is_full()) {
+        while self
+            .clients
+            .iter()
+            .any(|client| !client.program.is_settled())
+        {
             // A program runs for long between two looks.
             for _ in 0..1024 {
                 self.next(Nanos::MAX)?;
             }
         }
         let (begin, counts) = (self.now, self.counts);
-        let loads: Vec<[Nanos; 2]> = self.servers.iter_mut().map(|s| s.load(begin)).collect();
+        let loads: Vec<[Nanos; 3]> = self.servers.iter_mut().map(|s| s.load(begin)).collect();
         for client in &mut self.clients {
             client.machine.latencies();
             client.bytes = 0;
@@ -369,7 +373,7 @@ impl Fleet {
         }
     }
 
-    fn figures(mut self, end: Nanos, begin: &Counts, loads: &[[Nanos; 2]]) -> Figures {
+    fn figures(mut self, end: Nanos, begin: &Counts, loads: &[[Nanos; 3]]) -> Figures {
         let time = self.setting.time as f64;
         let mut figures = Figures {
             counts: self.counts.since(begin),
@@ -393,11 +397,10 @@ impl Fleet {
         figures.longest = figures.longest.max(figures.latencies.percentile(100));
         for (server, before) in self.servers.iter_mut().zip(loads) {
             let load = server.load(end);
-            let threads = [1.0, f64::from(self.setting.threads)];
-            for n in 0..2 {
-                let busy = (load[n] - before[n]) as f64 / (time * threads[n]);
-                figures.load[n] += busy / f64::from(self.setting.servers);
-            }
+            let [inward, outward, threads] = [0, 1, 2].map(|n| (load[n] - before[n]) as f64 / time);
+            let servers = f64::from(self.setting.servers);
+            figures.load[0] += inward.max(outward) / servers;
+            figures.load[1] += threads / f64::from(self.setting.threads) / servers;
         }
         figures
     }

@@ -81,14 +81,14 @@ pub struct ClientsArgs {
     memory: u64,
 
     /// What each client's program touches; the rest of it is on the servers
-    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", default_value = "24M", value_parser = memory)]
     data: u64,
 
     /// A program's work between two touches, in nanoseconds
     #[arg(long, value_name = "NS", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
     think: u64,
 
-    /// How long what is counted takes, in milliseconds, once all clients have filled their memory
+    /// How long what is counted takes, in milliseconds, once all clients have prepared their memory
     #[arg(long, value_name = "MS", default_value = "1000", value_parser = clap::value_parser!(u64).range(10..=600_000))]
     time: u64,
 

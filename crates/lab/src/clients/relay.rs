@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use foreswap_core::units::{Nanos, PAGE_SIZE, Slot};
+use foreswap_core::units::{Nanos, PAGE_SIZE};
 use foreswap_core::world::IoId;
 use foreswap_core::{ReclaimPolicy, Thp, readahead::Policy};
 

@@ -111,10 +111,9 @@ impl Server {
         self.up
     }
 
-    /// Time with a transfer on the busier way of its link, and of its threads.
-    pub fn load(&mut self, now: Nanos) -> [Nanos; 2] {
-        let link = self.inward.busy(now).max(self.outward.busy(now));
-        [link, self.worked]
+    /// Time with a transfer on its link, inward and outward, and the time of its threads, summed.
+    pub fn load(&mut self, now: Nanos) -> [Nanos; 3] {
+        [self.inward.busy(now), self.outward.busy(now), self.worked]
     }
 
     /// A request arrives. One that arrives at a dead server is lost.
