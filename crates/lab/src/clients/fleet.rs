@@ -169,6 +169,11 @@ pub struct Fleet {
     pub(super) counts: Counts,
     /// Clients of which a transfer has ended.
     pub(super) touched: Vec<u32>,
+    /// Transfers so far.
+    pub(super) begun: u64,
+    pub(super) ended: u64,
+    /// The first violation.
+    pub(super) problem: Option<String>,
     effects: Effects,
 }
 
@@ -195,6 +200,9 @@ impl Fleet {
             rng: Rng::new(seed),
             counts: Counts::default(),
             touched: Vec::new(),
+            begun: 0,
+            ended: 0,
+            problem: None,
             effects: Effects::default(),
         }
     }
@@ -204,7 +212,7 @@ impl Fleet {
     /// # Errors
     ///
     /// A client's core broke a rule.
-    pub fn run(mut self) -> Result<Figures, String> {
+    pub fn run(&mut self) -> Result<Figures, String> {
         for client in 0..self.setting.clients {
             self.feed(client)?;
         }
@@ -298,6 +306,18 @@ impl Fleet {
             .push(Reverse((at.max(self.now), self.made, name)));
     }
 
+    /// Transfers that are on their way to a relay.
+    #[cfg(test)]
+    pub(super) fn not_begun(&self) -> u64 {
+        let events = self
+            .events
+            .iter()
+            .map(|Reverse((_, _, kept))| self.kept[*kept as usize]);
+        events
+            .filter(|event| matches!(event, Event::Begin(..)))
+            .count() as u64
+    }
+
     fn happens(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Begin(client, request) => self.submit(client, request),
@@ -319,7 +339,7 @@ impl Fleet {
         while let Some(client) = self.touched.pop() {
             self.feed(client)?;
         }
-        Ok(())
+        self.problem.take().map_or(Ok(()), Err)
     }
 
     /// A server acts, and what follows is noted.
@@ -373,7 +393,7 @@ impl Fleet {
         }
     }
 
-    fn figures(mut self, end: Nanos, begin: &Counts, loads: &[[Nanos; 3]]) -> Figures {
+    fn figures(&mut self, end: Nanos, begin: &Counts, loads: &[[Nanos; 3]]) -> Figures {
         let time = self.setting.time as f64;
         let mut figures = Figures {
             counts: self.counts.since(begin),

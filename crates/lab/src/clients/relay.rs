@@ -208,6 +208,7 @@ impl Fleet {
 
     /// A client's machine begins a transfer.
     pub(super) fn submit(&mut self, number: u32, request: Request) {
+        self.begun += 1;
         let first = request.slot.index;
         let end = first + request.pages;
         let client = self.client(number);
@@ -609,13 +610,18 @@ impl Fleet {
         let now = self.now;
         let client = self.client(number);
         let transfer = &mut client.transfers[io.0 as usize];
-        transfer.left -= 1;
+        let Some(left) = transfer.left.checked_sub(1) else {
+            self.problem = Some(format!("a transfer of client {number} ends twice"));
+            return;
+        };
+        transfer.left = left;
         if transfer.errno == 0 {
             transfer.errno = errno;
         }
         if transfer.left == 0 {
-            let (at, errno) = (now.max(transfer.began), transfer.errno);
-            client.machine.ended(io, at, errno);
+            let errno = transfer.errno;
+            client.machine.ended(io, now, errno);
+            self.ended += 1;
             self.touched.push(number);
         }
     }

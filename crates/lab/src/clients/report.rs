@@ -25,7 +25,7 @@ fn time(ns: Nanos) -> String {
     match ns as f64 {
         ns if ns < 999_500.0 => format!("{:.0} us", ns / 1e3),
         ns if ns < 99_950_000.0 => format!("{:.1} ms", ns / 1e6),
-        ns if ns < SECOND => format!("{:.0} ms", ns / 1e6),
+        ns if ns < 999_500_000.0 => format!("{:.0} ms", ns / 1e6),
         ns => format!("{:.1} s", ns / SECOND),
     }
 }
@@ -77,6 +77,9 @@ const HEAD: [&str; 17] = [
     "bus errors",
 ];
 
+/// The column of failures.
+const FAILURE: usize = 1;
+
 impl Report<'_> {
     fn row(run: &Run) -> [String; 17] {
         let (of, figures) = (&run.of, &run.figures);
@@ -125,6 +128,8 @@ impl Report<'_> {
         let rows: Vec<[String; 17]> = std::iter::once(head)
             .chain(self.runs.iter().map(Self::row))
             .collect();
+        // Where nothing fails, that needs no column.
+        let fails = self.runs.iter().any(|run| run.of.failure != Failure::None);
         let mut widths = [0; 17];
         for row in &rows {
             for (width, cell) in widths.iter_mut().zip(row) {
@@ -133,7 +138,8 @@ impl Report<'_> {
         }
         for row in &rows {
             let mut line = String::new();
-            for (n, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let cells = row.iter().zip(widths).enumerate();
+            for (n, (cell, width)) in cells.filter(|(n, _)| fails || *n != FAILURE) {
                 line += &match n {
                     0..3 => format!("{cell:<width$}  "),
                     _ => format!("{cell:>width$}  "),

@@ -182,6 +182,12 @@ impl Machine {
         self.tasks[0].since
     }
 
+    /// Transfers that have begun and not ended.
+    #[cfg(test)]
+    pub fn transfers_left(&self) -> u64 {
+        self.w.elsewhere.as_ref().map_or(0, Elsewhere::left)
+    }
+
     /// Touches that were bus errors.
     pub fn bus_errors(&self) -> u64 {
         self.w.elsewhere.as_ref().map_or(0, |e| e.bus_errors)
