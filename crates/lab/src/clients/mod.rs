@@ -1,16 +1,20 @@
 //! `foreswap lab clients`: how throughput and tail grow with the clients of a pool of servers.
 //!
 //! Each client is a machine of `lab replay`, with the core that ships, and an area on servers. `server` and `link` are a server,
-//! `relay` is how a client uses several, `fleet` lets all of them happen in one time, `workload` is what the clients do.
+//! `pool` has the clients and the servers, `relay` is how a client uses several, `fleet` lets all happen in one time (`agenda`),
+//! and `workload` is what the clients do.
 //! `published` has every number of the model with its source. Runs depend on nothing but their setting.
 
+mod agenda;
 mod distribution;
 mod fleet;
 mod link;
+mod pool;
 mod published;
 mod relay;
 mod report;
 mod server;
+mod setting;
 #[cfg(test)]
 mod tests;
 mod workload;
@@ -24,8 +28,9 @@ use foreswap_core::units::Nanos;
 
 use crate::jobs;
 use crate::size;
-use fleet::{Failure, Figures, Fleet, Setting};
+use fleet::{Figures, Fleet};
 use report::Report;
+use setting::{Failure, Setting};
 use workload::Workload;
 
 /// The least memory of a client, in pages (1 MiB).

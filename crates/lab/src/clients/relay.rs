@@ -8,24 +8,15 @@
 //! refused and reads wait, until the time-out is over. With a mirror each chunk is on a second server too: a page counts as
 //! written when one has it, and a read that fails is made from the other.
 
-use std::collections::VecDeque;
-
-use foreswap_core::units::{Nanos, PAGE_SIZE};
+use foreswap_core::units::Nanos;
 use foreswap_core::world::IoId;
-use foreswap_core::{ReclaimPolicy, Thp, readahead::Policy};
 
-use super::fleet::{Event, Fleet, Setting};
+use super::agenda::Event;
+use super::pool::{CHUNK, Client, Connection, Part, Place, Pool, Transfer, Write};
 use super::published;
-use super::server::Ticket;
-use super::workload::Program;
+use super::server::{Job, Ticket};
 use crate::replay::Request;
-use crate::replay::device::{Device, Kind};
-use crate::replay::machine::{Machine, Setup};
-use crate::replay::world::System;
-use crate::sim::rng::mix;
 
-/// Slots of a chunk: 256 KiB.
-const CHUNK: u32 = 64;
 /// Parts under way on a connection.
 const MOST: usize = 64;
 /// Attempts at a read of a mirror.
@@ -40,164 +31,7 @@ const NO_SPACE: i32 = 28;
 const IN_DOUBT: i32 = 104;
 const TIMED_OUT: i32 = 110;
 
-/// Where a part is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    /// It is over; the entry may be used again.
-    Free,
-    /// It waits for its connection.
-    Queued,
-    /// It has gone out.
-    Sent,
-}
-
-/// A part of a transfer, on one server.
-#[derive(Clone, Copy, Debug)]
-pub struct Part {
-    /// Whose.
-    pub client: u32,
-    /// Where to.
-    pub server: u32,
-    /// Slots.
-    pub pages: u32,
-    /// To the server.
-    pub write: bool,
-    /// The time on the network, both ways.
-    pub round_trip: Nanos,
-    io: IoId,
-    slot: u32,
-    /// Which of the two copies.
-    copy: u8,
-    /// Attempts at the read, with this one.
-    tries: u8,
-    /// The write of which this is a copy.
-    write_of: u32,
-    attempt: u32,
-    place: Place,
-    sent: Nanos,
-}
-
-impl Part {
-    /// Its bytes.
-    pub fn bytes(&self) -> u64 {
-        u64::from(self.pages) * PAGE_SIZE as u64
-    }
-
-    fn ticket(&self, part: u32) -> Ticket {
-        let attempt = self.attempt;
-        Ticket { part, attempt }
-    }
-
-    /// Whether this attempt is under way.
-    pub fn is_sent(&self, ticket: Ticket) -> bool {
-        self.place == Place::Sent && self.attempt == ticket.attempt
-    }
-}
-
-/// A connection to one server.
-#[derive(Default)]
-struct Connection {
-    is_down: bool,
-    since: Nanos,
-    pause: Nanos,
-    /// The life of the server that it connected to.
-    life: u32,
-    under_way: usize,
-    sent: VecDeque<Ticket>,
-    reads: VecDeque<u32>,
-    writes: VecDeque<u32>,
-    is_checked: bool,
-}
-
-/// A transfer of the machine.
-#[derive(Clone, Copy, Default)]
-struct Transfer {
-    left: u32,
-    errno: i32,
-    began: Nanos,
-}
-
-/// A write on its way to one or two servers.
-#[derive(Clone, Copy, Default)]
-struct Write {
-    left: u8,
-    results: [i32; 2],
-}
-
-/// A client.
-pub struct Client {
-    pub(super) machine: Machine,
-    pub(super) program: Program,
-    /// When it acts next.
-    pub(super) due: Option<Nanos>,
-    /// Bytes that it has read and written.
-    pub(super) bytes: u64,
-    connections: Vec<Connection>,
-    /// By the number of the machine's I/O.
-    transfers: Vec<Transfer>,
-    writes: Vec<Write>,
-    free: Vec<u32>,
-    /// For each slot the life of the server in which it has the page, and 1; 0: it lacks it.
-    copies: Vec<[u32; 2]>,
-    /// When its link is free, to it and from it.
-    link: [Nanos; 2],
-    place: u64,
-}
-
-impl Client {
-    /// With nothing in its memory.
-    pub fn new(setting: &Setting, seed: u64) -> Self {
-        let setup = Setup {
-            memory: setting.memory,
-            readahead: Policy::Streams(512),
-            thp: Thp::Adaptive,
-            reclaim: ReclaimPolicy::Clock,
-            // Not used: the area is on servers.
-            device: Device::of(Kind::Virtio),
-            think: setting.think,
-            cpus: 0,
-            system: System::default(),
-            #[cfg(feature = "ablate")]
-            heuristics: Default::default(),
-        };
-        Client {
-            machine: Machine::with_servers(setup, setting.timeout),
-            program: setting.workload.program(setting.data, seed),
-            due: None,
-            bytes: 0,
-            connections: (0..setting.servers)
-                .map(|_| Connection::default())
-                .collect(),
-            transfers: Vec::new(),
-            writes: Vec::new(),
-            free: Vec::new(),
-            copies: Vec::new(),
-            link: [0; 2],
-            place: mix(seed ^ 0x5ead),
-        }
-    }
-
-    /// The servers of a chunk: its own and, with a mirror, another.
-    fn servers(&self, slot: u32) -> [u32; 2] {
-        let hash = mix(self.place ^ u64::from(slot / CHUNK));
-        let all = self.connections.len() as u64;
-        let first = hash % all;
-        let other = 1 + mix(hash) % (all - 1).max(1);
-        [first as u32, ((first + other) % all) as u32]
-    }
-
-    fn has(&self, server: u32, copy: usize, slots: std::ops::Range<u32>) -> bool {
-        let life = self.connections[server as usize].life + 1;
-        let mut slots = slots.map(|slot| self.copies.get(slot as usize));
-        slots.all(|copies| copies.is_some_and(|copies| copies[copy] == life))
-    }
-
-    fn is_up(&self, server: u32) -> bool {
-        !self.connections[server as usize].is_down
-    }
-}
-
-impl Fleet {
+impl Pool {
     fn client(&mut self, number: u32) -> &mut Client {
         &mut self.clients[number as usize]
     }
@@ -403,6 +237,30 @@ impl Fleet {
         if !is_checked {
             self.at(now + patience, Event::Check(part.client, part.server));
         }
+    }
+
+    /// A part reaches its server, over a connection to this life of it.
+    pub(super) fn arrive(&mut self, ticket: Ticket, life: u32) {
+        let part = self.parts[ticket.part as usize];
+        if !part.is_sent(ticket) {
+            return;
+        }
+        let server = &self.servers[part.server as usize];
+        if server.is_up() && server.life() != life {
+            // Its kernel does not know the connection.
+            return self.broken(part.client, part.server);
+        }
+        let pages = u64::from(part.pages);
+        let service = published::SERVICE.draw(&mut self.rng) + published::SERVICE_PAGE * pages;
+        let job = Job {
+            ticket,
+            write: part.write,
+            bytes: part.bytes(),
+            service,
+        };
+        self.act(part.server, |server, now, effects| {
+            server.arrive(now, job, effects)
+        });
     }
 
     /// The first byte of an answer is there.

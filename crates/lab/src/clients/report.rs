@@ -6,8 +6,8 @@ use foreswap_core::units::{Nanos, PAGE_SIZE};
 use serde_json::{Value, json};
 
 use super::Run;
-use super::fleet::Failure;
 use super::published;
+use super::setting::Failure;
 use crate::plot::{self, Axis, Line, Plot};
 use crate::size::{self, humane};
 

@@ -32,13 +32,14 @@ fn run(setting: Setting) -> Figures {
     let mut fleet = Fleet::new(setting);
     let figures = fleet.run().expect("no rule is broken");
     let left: u64 = fleet
+        .pool
         .clients
         .iter()
         .map(|client| client.machine.transfers_left())
         .sum();
     // Those that a machine has begun and not handed over yet are events.
-    let begun = fleet.begun + fleet.not_begun();
-    assert_eq!(begun, fleet.ended + left, "every transfer ends once");
+    let begun = fleet.pool.begun + fleet.pool.agenda.not_begun();
+    assert_eq!(begun, fleet.pool.ended + left, "every transfer ends once");
     // Of each server both ways, and what was under way at the begin.
     let clients = u64::from(setting.clients) * 2 * setting.memory * PAGE;
     let most = u64::from(setting.servers) * 2 * setting.link * setting.time / SECOND + clients;

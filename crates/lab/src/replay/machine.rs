@@ -440,7 +440,7 @@ impl Machine {
                 Some(Op::Touch { page, byte, write }) => {
                     let (page, byte, write) = (*page, *byte, *write);
                     let Some(content) = self.w.pages.mapped(page) else {
-                        if self.w.bus_error(page) {
+                        if self.w.elsewhere.as_mut().is_some_and(|e| e.bus_error(page)) {
                             task.ready += self.setup.think;
                             task.ops.pop_front();
                             self.queued -= 1;

@@ -10,6 +10,7 @@ pub mod machine;
 mod min;
 mod pages;
 mod report;
+mod with_servers;
 pub mod world;
 #[cfg(feature = "ablate")]
 pub mod worth;
