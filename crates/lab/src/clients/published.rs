@@ -71,3 +71,27 @@ pub const RESTART: Distribution = Distribution(&[
 /// Days between two failures of a server: 4.3 months (Ford et al., table 2: a node). J. Dean (Google I/O 2008) gave 1,000
 /// failures of machines a year in a cluster of 1,800, one in 22 months: Ford's nodes also restart for other reasons.
 pub const FAILURE_DAYS: f64 = 4.3 * 365.25 / 12.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::distribution::WHOLE;
+    use crate::sim::rng::Rng;
+
+    #[test]
+    fn draws_have_the_percentiles_and_the_mean() {
+        for distribution in [NETWORK, SERVICE, RESTART] {
+            assert!(distribution.0.is_sorted());
+            let mut rng = Rng::new(3);
+            let mut draws: Vec<Nanos> = (0..200_000).map(|_| distribution.draw(&mut rng)).collect();
+            draws.sort_unstable();
+            for share in [100_000, 500_000, 900_000, 990_000] {
+                let found = draws[(share * draws.len() as u64 / WHOLE) as usize];
+                let wanted = distribution.at(share);
+                assert!(found.abs_diff(wanted) < wanted / 10, "{found}, {wanted}");
+            }
+            let mean = draws.iter().sum::<Nanos>() / draws.len() as Nanos;
+            assert!(mean.abs_diff(distribution.mean()) < mean / 50, "{mean}");
+        }
+    }
+}
