@@ -59,12 +59,19 @@ fn clients_on_servers_are_simulated_and_drawn_and_contradictions_refused() {
     let scratch = Scratch::new("clients");
     let plot = scratch.join("clients.svg");
     let clients = |more: &[&str]| {
-        let small = [
-            "lab", "clients", "--memory", "2M", "--data", "6M", "--time", "20",
-        ];
+        let small = ["lab", "clients", "--data", "6M", "--time", "20"];
         Job::new(binary()).args(small).args(more).run()
     };
-    let few = ["--clients", "1,5", "--servers", "2", "--workload", "random"];
+    let few = [
+        "--memory",
+        "2M",
+        "--clients",
+        "1,5",
+        "--servers",
+        "2",
+        "--workload",
+        "random",
+    ];
     let text = clients(&few).succeeded().text();
     let rows = text.lines().filter(|line| line.starts_with("random"));
     assert_eq!(rows.count(), 4, "{text}");
@@ -76,8 +83,8 @@ fn clients_on_servers_are_simulated_and_drawn_and_contradictions_refused() {
         "{drawn}"
     );
 
-    let outcome = clients(&["--data", "1M"]);
+    let outcome = clients(&["--memory", "8M"]);
     assert_eq!(outcome.code(), 2, "{}", outcome.stderr);
-    let problem = "--data 1 MiB fits into --memory 2 MiB";
+    let problem = "--data 6 MiB fits into --memory 8 MiB";
     assert!(outcome.stderr.contains(problem), "{}", outcome.stderr);
 }
