@@ -35,8 +35,10 @@ use workload::Workload;
 
 /// The least memory of a client, in pages (1 MiB).
 const LEAST: u64 = 256;
-/// The most memory of all clients, and data on all servers, in pages (1 TiB): what this machine's memory can describe.
-const MOST: u64 = 1 << 28;
+/// The most data of all clients, in pages (128 GiB). A page takes 44 bytes of this machine's memory.
+const MOST: u64 = 1 << 25;
+/// The most clients. Each takes half a megabyte, besides its pages: a run stays below 4 GiB.
+const MOST_CLIENTS: u32 = 4_000;
 const SECOND: Nanos = 1_000_000_000;
 
 /// `foreswap lab clients`.
@@ -165,7 +167,7 @@ fn count(text: &str, most: u32, of: &str) -> Result<u32, String> {
 }
 
 fn clients(text: &str) -> Result<u32, String> {
-    count(text, 10_000, "clients")
+    count(text, MOST_CLIENTS, "clients")
 }
 
 fn servers(text: &str) -> Result<u32, String> {

@@ -207,19 +207,16 @@ impl Report<'_> {
         json!({ "runs": runs.collect::<Vec<_>>() })
     }
 
-    /// Throughput of the first workload and the 99.9th percentile of the last but one that is no scan, by clients: a line per
-    /// pool, dashed with a mirror.
+    /// Throughput of the first workload, and the 99.9th percentile of the second, by clients: a line per pool, dashed with a
+    /// mirror. Of several failures, the first is shown.
     pub fn picture(&self) -> String {
         let failure = self
             .runs
             .first()
             .map_or(Failure::None, |run| run.of.failure);
         let first = self.runs.first().map(|run| run.of.workload);
-        let other = self.runs.iter().map(|run| run.of.workload);
-        let second = other
-            .into_iter()
-            .find(|&workload| Some(workload) != first)
-            .or(first);
+        let mut others = self.runs.iter().map(|run| run.of.workload);
+        let second = others.find(|&workload| Some(workload) != first).or(first);
         let panel = |workload, what: &str, y_name: &str, value: &dyn Fn(&Run) -> f64| {
             let mut lines: Vec<Line> = Vec::new();
             let shown = self

@@ -243,7 +243,7 @@ fn runs_are_printed_as_json_and_drawn() {
 #[test]
 fn wrong_words_are_named_with_what_is_right() {
     for (option, value, expected) in [
-        ("--clients", "0", "from 1 to 10,000"),
+        ("--clients", "0", "from 1 to 4,000"),
         ("--clients", "10,many", "'many'"),
         ("--servers", "1001", "from 1 to 1,000"),
         ("--workload", "sleep", "scan, random, mixed"),
@@ -273,7 +273,7 @@ fn wrong_words_are_named_with_what_is_right() {
         ),
         (
             &["--data", "2G", "--clients", "1,1000"],
-            "--data 2 GiB times 1,000 clients is more than is simulated, 1 TiB; give less data",
+            "--data 2 GiB times 1,000 clients is more than is simulated, 128 GiB; give less data",
         ),
     ] {
         let error = command(words).expect_err("refused");
