@@ -1,4 +1,5 @@
-//! The exit status of `foreswap lab decisions` tells whether the core decides as Linux did.
+//! The exit status of `foreswap lab decisions` tells whether the core decides as Linux did, and that of `foreswap lab clients`
+//! whether clients could be simulated.
 
 use std::fs;
 use std::path::Path;
@@ -50,5 +51,40 @@ fn recordings_are_equal_different_or_not_comparable() {
     let outcome = decisions(&[&recorded[0], &mapped]);
     assert_eq!(outcome.code(), 2);
     let problem = r#"line 1: `kind` is "map"; expected "read""#;
+    assert!(outcome.stderr.contains(problem), "{}", outcome.stderr);
+}
+
+#[test]
+fn clients_on_servers_are_simulated_and_drawn_and_contradictions_refused() {
+    let scratch = Scratch::new("clients");
+    let plot = scratch.join("clients.svg");
+    let clients = |more: &[&str]| {
+        let small = ["lab", "clients", "--data", "6M", "--time", "20"];
+        Job::new(binary()).args(small).args(more).run()
+    };
+    let few = [
+        "--memory",
+        "2M",
+        "--clients",
+        "1,5",
+        "--servers",
+        "2",
+        "--workload",
+        "random",
+    ];
+    let text = clients(&few).succeeded().text();
+    let rows = text.lines().filter(|line| line.starts_with("random"));
+    assert_eq!(rows.count(), 4, "{text}");
+    let plotted = [&few[..], &["--plot", plot.to_str().expect("text")]].concat();
+    assert_eq!(clients(&plotted).succeeded().text(), text);
+    let drawn = fs::read_to_string(&plot).expect("drawn");
+    assert!(
+        drawn.contains("random: 99.9th percentile of faults"),
+        "{drawn}"
+    );
+
+    let outcome = clients(&["--memory", "8M"]);
+    assert_eq!(outcome.code(), 2, "{}", outcome.stderr);
+    let problem = "--data 6 MiB fits into --memory 8 MiB";
     assert!(outcome.stderr.contains(problem), "{}", outcome.stderr);
 }

@@ -5,7 +5,7 @@
 //! reads go again, its writes fail. They must: nobody knows whether the server will carry them out yet, so that not only
 //! their pages go elsewhere, but nothing is ever written to these places again. While no connection is left, writes are
 //! refused as if the area were full, so that pages go to other areas, and reads wait until the time-out is over. A page is
-//! lost only then.
+//! lost only then. `lab clients` simulates these rules (`lab/src/clients/relay.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -4,10 +4,12 @@
 //! and writes traces of programs. From a trace, `mrc/` computes how much memory the program needs, and `replay/` how
 //! it would run with other policies. `reproduce/` runs the workloads of the five documents that foreswap started from
 //! on a simulated machine (`sim/`, `work/`) and prints their tables with its own figures beside them. `torture/`
-//! searches for bugs. All of them run the engine's own modules and contain no copy of a decision.
+//! searches for bugs. All of them run the engine's own modules and contain no copy of a decision, except `clients/`: it lets
+//! many machines of `replay/` share a pool of servers, and has the rules of the relay again (`clients/relay.rs` says why).
 
 #![forbid(unsafe_code)]
 
+mod clients;
 mod decisions;
 mod hash;
 mod jobs;
@@ -63,6 +65,8 @@ enum LabCommand {
     /// Measure what each heuristic of the memory manager is worth, on simulated machines
     #[cfg(feature = "ablate")]
     Worth(replay::worth::WorthArgs),
+    /// Simulate many clients on a pool of servers: how throughput and tail grow
+    Clients(Box<clients::ClientsArgs>),
     /// Write a trace in another format
     Convert(ConvertArgs),
     /// Simulate the published measurements with which foreswap began, and compare the figures
@@ -169,6 +173,7 @@ pub fn lab(args: LabArgs) -> anyhow::Result<ExitCode> {
         LabCommand::Replay(args) => replay::replay(&args, &mut out, &mut err),
         #[cfg(feature = "ablate")]
         LabCommand::Worth(args) => replay::worth::worth(&args, &mut out, &mut err),
+        LabCommand::Clients(args) => clients::run_all(&args, &mut out),
         LabCommand::Convert(args) => convert(&args, &mut out, &mut err),
     };
     match result {

@@ -80,9 +80,40 @@ fn step(most: f64) -> f64 {
         .unwrap_or(raw)
 }
 
+/// Plots below each other, in one picture.
+pub fn stacked(plots: &[Plot]) -> String {
+    let mut out = head(HEIGHT * plots.len() as f64);
+    for (n, plot) in plots.iter().enumerate() {
+        let _ = writeln!(out, "<g transform=\"translate(0 {})\">", HEIGHT * n as f64);
+        plot.draw(&mut out);
+        out.push_str("</g>\n");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// The begin of a picture, which is light or dark as the reader prefers.
+fn head(height: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <style>@media (prefers-color-scheme: dark) {{ .paper {{ fill: #0d1117 }} text {{ fill: #f0f6fc }} \
+         .grid {{ stroke: #30363d }} .axis {{ stroke: #9198a1 }} [stroke=\"#000000\"] {{ stroke: #ffffff }} \
+         [fill=\"#000000\"] {{ fill: #ffffff }} }}</style>\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\" class=\"paper\"/>\n"
+    )
+}
+
 impl Plot {
     /// The picture.
     pub fn svg(&self) -> String {
+        let mut out = head(HEIGHT);
+        self.draw(&mut out);
+        out.push_str("</svg>\n");
+        out
+    }
+
+    fn draw(&self, out: &mut String) {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let least = points().map(|p| p.0).fold(f64::INFINITY, f64::min).max(1.0);
         let least = if least.is_finite() {
@@ -100,11 +131,19 @@ impl Plot {
             LEFT + (v.max(1.0).log2().max(least) - least) / (most - least) * (WIDTH - LEFT - RIGHT)
         };
         let y = |v: f64| HEIGHT - BOTTOM - v / high * (HEIGHT - TOP - BOTTOM);
-        let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n\
-             <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
+        // What the lines say, for those who do not see them.
+        let told = self.lines.iter().filter(|line| line.points.len() <= MARKED);
+        let told = told.map(|line| {
+            let points = line.points.iter();
+            let points: Vec<String> = points.map(|(x, y)| format!("{x} {y:.3}")).collect();
+            format!("{}: {}", line.name, points.join(", "))
+        });
+        let told: Vec<String> = told.collect();
+        let _ = writeln!(
+            out,
+            "<desc>{}; {}</desc>\n<text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>",
+            escape(&self.title),
+            escape(&told.join("; ")),
             escape(&self.title)
         );
         let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
@@ -115,7 +154,7 @@ impl Plot {
             let decimals = (-step.log10().floor()).max(0.0) as usize;
             let _ = writeln!(
                 out,
-                "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#dddddd\"/>\
+                "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#dddddd\" class=\"grid\"/>\
                  <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value:.decimals$}</text>",
                 LEFT - 8.0,
                 at + 4.0
@@ -128,7 +167,7 @@ impl Plot {
             let label = self.x.label(1 << power.clamp(0, 62));
             let _ = writeln!(
                 out,
-                "<line x1=\"{at:.1}\" y1=\"{bottom}\" x2=\"{at:.1}\" y2=\"{}\" stroke=\"#333333\"/>\
+                "<line x1=\"{at:.1}\" y1=\"{bottom}\" x2=\"{at:.1}\" y2=\"{}\" stroke=\"#333333\" class=\"axis\"/>\
                  <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
                 bottom + 5.0,
                 bottom + 20.0
@@ -136,7 +175,7 @@ impl Plot {
         }
         let _ = writeln!(
             out,
-            "<line x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\" stroke=\"#333333\"/>\n\
+            "<line x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\" stroke=\"#333333\" class=\"axis\"/>\n\
              <text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
              <text x=\"16\" y=\"{TOP}\" dy=\"-8\">{}</text>",
             (LEFT + right) / 2.0,
@@ -144,6 +183,17 @@ impl Plot {
             escape(self.x.name()),
             escape(&self.y_name)
         );
+        // The legend is where the lines are lower.
+        let middle = f64::midpoint(least, most);
+        let highest = |is_left: bool| {
+            let of_side = points().filter(|p| (p.0.max(1.0).log2() < middle) == is_left);
+            of_side.map(|p| p.1).fold(0.0, f64::max)
+        };
+        let legend = if highest(true) < highest(false) {
+            LEFT + 12.0
+        } else {
+            right - 190.0
+        };
         for (n, line) in self.lines.iter().enumerate() {
             let colour = COLOURS[n % COLOURS.len()];
             let dashes = if line.dashed {
@@ -171,15 +221,13 @@ impl Plot {
                  <line x1=\"{:.1}\" y1=\"{at:.1}\" x2=\"{:.1}\" y2=\"{at:.1}\" stroke=\"{colour}\" stroke-width=\"2\"{dashes}/>\
                  <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 path.trim_end(),
-                right - 190.0,
-                right - 160.0,
-                right - 152.0,
+                legend,
+                legend + 30.0,
+                legend + 38.0,
                 at + 4.0,
                 escape(&line.name)
             );
         }
-        out.push_str("</svg>\n");
-        out
     }
 }
 
@@ -203,6 +251,10 @@ mod tests {
         let svg = plot.svg();
         assert_eq!(svg.matches("<polyline").count(), 2);
         assert!(svg.contains("a &lt; b") && svg.contains(">one</text>") && svg.contains("4 MiB"));
+        assert!(
+            svg.contains("one: 1 0.500, 1024 0.000; two: </desc>"),
+            "{svg}"
+        );
         // The first point is at the upper left, the last at the lower right.
         assert!(
             svg.contains(&format!(
@@ -225,5 +277,34 @@ mod tests {
             lines: Vec::new(),
         };
         assert!(!empty.svg().contains("NaN"));
+    }
+
+    #[test]
+    fn plots_are_below_each_other_and_have_their_legends_beside_the_lines() {
+        let plot = |points: [(f64, f64); 2]| Plot {
+            title: "t".into(),
+            x: Axis::Count("clients"),
+            y_name: String::new(),
+            lines: vec![Line {
+                name: "one".into(),
+                points: points.to_vec(),
+                dashed: false,
+            }],
+        };
+        let svg = stacked(&[
+            plot([(1.0, 9.0), (1000.0, 1.0)]),
+            plot([(1.0, 1.0), (1000.0, 9.0)]),
+        ]);
+        assert_eq!(svg.matches("<svg ").count(), 1);
+        assert!(svg.contains("viewBox=\"0 0 760 920\"") && svg.contains("translate(0 460)"));
+        let x = |n: usize| {
+            let name = svg.match_indices(">one</text>").nth(n).expect("a name").0;
+            let start = svg[..name].rfind("<text x=\"").expect("its place") + 9;
+            svg[start..]
+                .split('"')
+                .next()
+                .and_then(|x| x.parse::<f64>().ok())
+        };
+        assert!(x(0) > Some(380.0) && x(1) < Some(380.0), "{svg}");
     }
 }

@@ -19,6 +19,7 @@ use foreswap_core::world::Mmu as _;
 use foreswap_core::{Config, Mm, Outcome, ReclaimPolicy, Swapoff, Thp};
 
 use super::device::{COSTS, Device};
+use super::elsewhere::Watch;
 use super::world::{Simulated, System};
 use crate::trace::{Event, Found, Record};
 
@@ -36,7 +37,7 @@ const CLUSTERS: std::ops::RangeInclusive<u64> = 8..=256;
 /// How often the engine looks at stalled faults.
 const STALLED: Nanos = 1_000_000;
 /// How long a fault may wait for memory.
-const FULL_TIMEOUT: Nanos = 10_000_000_000;
+pub(super) const FULL_TIMEOUT: Nanos = 10_000_000_000;
 /// Steps of the engine without progress of a task that count as an error.
 const STUCK: u32 = 1_000_000;
 
@@ -131,7 +132,7 @@ pub(super) struct Task {
     pub(super) ready: Nanos,
     pub(super) ops: VecDeque<Op>,
     /// Since when it waits for the page of its first op.
-    since: Option<Nanos>,
+    pub(super) since: Option<Nanos>,
     /// It is in the list of runnable tasks.
     listed: bool,
 }
@@ -159,11 +160,18 @@ pub struct Machine {
     writes: u64,
     stuck: u32,
     figures: Figures,
+    /// Who hears how long faults take.
+    pub(super) watch: Option<Watch>,
 }
 
 impl Machine {
     /// The initial state.
     pub fn new(setup: Setup) -> Self {
+        Self::patient(setup, FULL_TIMEOUT)
+    }
+
+    /// The same, where a fault may wait for memory for `full_timeout`.
+    pub(super) fn patient(setup: Setup, full_timeout: Nanos) -> Self {
         let frames = (setup.memory / 4).clamp(64, 32768) as u32;
         let quarter = setup.memory / 4 / LEAF_PAGES as u64;
         let (frames, clusters) = match setup.thp {
@@ -179,7 +187,7 @@ impl Machine {
             depth: DEPTH,
             readahead: setup.readahead,
             reclaim: setup.reclaim,
-            full_timeout: FULL_TIMEOUT,
+            full_timeout,
             first_touch: FIRST_TOUCH,
             swapoff: Swapoff::Stream,
             thp: setup.thp,
@@ -205,6 +213,7 @@ impl Machine {
             writes: 0,
             stuck: 0,
             figures: Figures::default(),
+            watch: None,
         }
     }
 
@@ -351,7 +360,7 @@ impl Machine {
     }
 
     /// When the engine has work next.
-    fn engine_at(&self) -> Option<Nanos> {
+    pub(super) fn engine_at(&self) -> Option<Nanos> {
         if self.awake {
             return Some(self.w.now);
         }
@@ -370,20 +379,26 @@ impl Machine {
         Some(first.max(self.w.now))
     }
 
+    /// When the next task runs.
+    pub(super) fn task_at(&self) -> Option<Nanos> {
+        self.runnable.first().map(|(ready, _)| *ready)
+    }
+
     /// Executes the next event.
     pub(super) fn step(&mut self) -> Result<(), String> {
+        self.step_within(Nanos::MAX)
+    }
+
+    /// Executes the next event; a task runs up to `horizon`.
+    pub(super) fn step_within(&mut self, horizon: Nanos) -> Result<(), String> {
         let engine = self.engine_at();
         let task = self.runnable.first().copied();
         match (engine, task) {
             (Some(at), Some((ready, _))) if at <= ready => self.engine(at),
             (_, Some((_, number))) => {
                 self.runnable.pop_first();
-                let other = self.runnable.first().map(|(ready, _)| *ready);
-                let until = [engine, other]
-                    .into_iter()
-                    .flatten()
-                    .min()
-                    .unwrap_or(Nanos::MAX);
+                let until = [engine, self.task_at()].into_iter().flatten().min();
+                let until = until.map_or(horizon, |until| until.min(horizon));
                 self.run(number, until);
             }
             (Some(at), None) => self.engine(at),
@@ -425,6 +440,15 @@ impl Machine {
                 Some(Op::Touch { page, byte, write }) => {
                     let (page, byte, write) = (*page, *byte, *write);
                     let Some(content) = self.w.pages.mapped(page) else {
+                        if self.w.elsewhere.as_mut().is_some_and(|e| e.bus_error(page)) {
+                            task.ready += self.setup.think;
+                            task.ops.pop_front();
+                            self.queued -= 1;
+                            if self.tasks[number as usize].ready > until {
+                                return self.list(number);
+                            }
+                            continue;
+                        }
                         task.since = Some(now);
                         self.fault(number, page, byte, now);
                         return;
@@ -513,8 +537,10 @@ impl Machine {
             self.messages.pop_front();
             self.w.now += COSTS.message;
             let address = page.address() + u64::from(byte);
-            if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
-                self.w.wake(page);
+            match self.mm.on_fault(&mut self.w, address) {
+                Outcome::Unmanaged => self.w.wake(page),
+                Outcome::Waits => self.watch.iter_mut().for_each(|watch| watch.waits(page)),
+                Outcome::Served => {}
             }
         }
         while let Some((io, result)) = self.w.ended() {
@@ -534,11 +560,15 @@ impl Machine {
     fn wake(&mut self) {
         let mut woken = std::mem::take(&mut self.w.woken);
         for (page, at) in woken.drain(..) {
+            let waited = self.watch.as_mut().is_some_and(|watch| watch.ends(page));
             for number in self.waiting.remove(&page).unwrap_or_default() {
                 let task = &mut self.tasks[number as usize];
                 let since = task.since.take().unwrap_or(at);
                 task.ready = at.max(since) + COSTS.wake_thread;
                 self.figures.waited += task.ready - since;
+                if let Some(watch) = self.watch.as_mut().filter(|_| waited) {
+                    watch.latencies.add(task.ready - since);
+                }
                 self.list(number);
             }
         }

@@ -4,12 +4,14 @@
 //! CPUs. A run depends neither on the clock of this machine nor on other runs: the same trace gives the same bytes.
 
 mod area;
-mod device;
-mod machine;
+pub mod device;
+mod elsewhere;
+pub mod machine;
 mod min;
 mod pages;
 mod report;
-mod world;
+mod with_servers;
+pub mod world;
 #[cfg(feature = "ablate")]
 pub mod worth;
 
@@ -28,6 +30,7 @@ use crate::progress::Progress;
 use crate::size;
 use crate::trace::{Source, SourceOptions};
 use device::{Device, Kind};
+pub use elsewhere::Request;
 use machine::{Figures, Machine, Setup};
 use min::Min;
 use report::Report;

@@ -14,6 +14,7 @@ use foreswap_core::world::{
 
 use super::area::{Area, SLOTS};
 use super::device::{COSTS, Device, Kind, Queue};
+use super::elsewhere::Elsewhere;
 use super::machine::SPACE_SHIFT;
 use super::pages::Pages;
 use crate::page_tables::{Clusters, HUGE, Table};
@@ -31,11 +32,13 @@ pub struct System {
 const EMPTY: u64 = u64::MAX;
 
 #[derive(Clone, Default)]
-struct Flight {
+pub(super) struct Flight {
     write: bool,
     slot: Option<Slot>,
     frames: Vec<Frame>,
     data: Vec<u64>,
+    /// The errno with which it ended; 0: none.
+    pub(super) errno: i32,
 }
 
 /// The world of one run.
@@ -60,9 +63,11 @@ pub struct Simulated {
     device: Device,
     system: System,
     queue: Queue,
-    flights: Vec<Flight>,
-    ends: BinaryHeap<Reverse<(Nanos, u64, u32)>>,
+    pub(super) flights: Vec<Flight>,
+    pub(super) ends: BinaryHeap<Reverse<(Nanos, u64, u32)>>,
     submitted: u64,
+    /// The area is on servers, which somebody else simulates; `None`: on the device.
+    pub(super) elsewhere: Option<Elsewhere>,
 }
 
 impl Simulated {
@@ -87,6 +92,7 @@ impl Simulated {
             flights: Vec::new(),
             ends: BinaryHeap::new(),
             submitted: 0,
+            elsewhere: None,
         }
     }
 
@@ -106,6 +112,9 @@ impl Simulated {
         self.now += COSTS.io;
         let flight = std::mem::take(&mut self.flights[io as usize]);
         let slot = flight.slot?;
+        if flight.errno != 0 {
+            return Some((IoId(io), IoResult::Failed(flight.errno)));
+        }
         for (i, &frame) in (0..).zip(&flight.frames) {
             if flight.write {
                 self.area.set_content(slot.plus(i), flight.data[i as usize]);
@@ -201,10 +210,15 @@ impl Simulated {
             slot: Some(slot),
             frames: frames.to_vec(),
             data,
+            errno: 0,
         };
+        self.submitted += 1;
+        if let Some(elsewhere) = &mut self.elsewhere {
+            elsewhere.submit(self.now, io, slot, frames.len(), write);
+            return true;
+        }
         let (first, pages) = (u64::from(slot.index), frames.len() as u64);
         let end = self.queue.submit(self.now, write, first, pages);
-        self.submitted += 1;
         self.ends.push(Reverse((end, self.submitted, io.0)));
         true
     }
@@ -281,7 +295,10 @@ impl Mmu for Simulated {
         if self.pages.mapped(page).is_some() {
             return Done::stopped(0, Stop::Exists);
         }
-        self.complain(format!("{page:?} is lost"));
+        match &mut self.elsewhere {
+            Some(elsewhere) => elsewhere.lose(page),
+            None => self.complain(format!("{page:?} is lost")),
+        }
         self.woken.push((page, self.now));
         Done::all(1)
     }
@@ -493,6 +510,11 @@ impl Limit for Simulated {
 
 impl World for Simulated {
     fn notice(&mut self, notice: Notice) {
+        if let Some(elsewhere) = &mut self.elsewhere
+            && elsewhere.notice(notice)
+        {
+            return;
+        }
         // While swapoff empties the only area, no area accepts pages.
         if notice != Notice::AreasFull {
             self.complain(format!("{notice:?}"));
@@ -506,7 +528,7 @@ impl World for Simulated {
     fn disk(&self) -> Disk {
         Disk {
             begun: self.submitted,
-            left: self.ends.len() as u64,
+            left: self.ends.len() as u64 + self.elsewhere.as_ref().map_or(0, Elsewhere::left),
         }
     }
 

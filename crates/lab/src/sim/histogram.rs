@@ -61,8 +61,13 @@ impl Histogram {
 
     /// The time that `percent` of them do not exceed.
     pub fn percentile(&self, percent: u32) -> Nanos {
-        let rank = (u128::from(self.count) * u128::from(percent))
-            .div_ceil(100)
+        self.quantile(percent, 100)
+    }
+
+    /// The time that `part` of `whole` of them do not exceed.
+    pub fn quantile(&self, part: u32, whole: u32) -> Nanos {
+        let rank = (u128::from(self.count) * u128::from(part))
+            .div_ceil(whole.into())
             .max(1);
         let mut seen = 0;
         for (at, n) in self.counts.iter().enumerate() {
@@ -104,6 +109,7 @@ mod tests {
             let found = all.percentile(percent);
             assert!((value..=value + 16).contains(&found), "{percent}: {found}");
         }
+        assert_eq!(all.quantile(999, 1000), 999);
         assert_eq!(Histogram::default().percentile(50), 0);
     }
 }
