@@ -67,6 +67,9 @@ pub enum BenchName {
     /// An area on a server (nbdkit or Redis on the loopback interface, which are started) against nbdcopy or
     /// redis-benchmark, and a plain client
     Far,
+    /// A near area and a far one behind it (nbdkit, which is started), against all pages on either: --total is the memory of the
+    /// program, --delay the milliseconds that the server takes to answer
+    Tiers,
     /// The slot allocator alone, against one lock per slot (seed 002); --total is the area's size
     Slots,
     /// The hash of pages alone, beside memcpy; --total is the memory that is hashed
@@ -159,7 +162,7 @@ pub struct BenchArgs {
     #[arg(long, value_enum, default_value = "nbd", value_name = "SERVER")]
     pub server: FarServer,
 
-    /// For far on nbd: milliseconds that the server takes to answer
+    /// For tiers, and for far on nbd: milliseconds that the server takes to answer
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub delay: Option<u64>,
 

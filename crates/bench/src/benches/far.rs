@@ -5,7 +5,7 @@
 //! `redis-benchmark`, one client that reads pages, and foreswap on a file; for a cluster also the pause when a master is killed.
 
 mod failover;
-mod nbd;
+pub(super) mod nbd;
 mod redis;
 
 use std::fs::File;

@@ -19,6 +19,7 @@ mod series;
 mod slots;
 mod startup;
 mod swapoff;
+mod tiers;
 mod turns;
 mod usemem;
 mod workset;
@@ -63,6 +64,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             BenchName::FaultLatency => fault_latency::run(&args, &mut session),
             BenchName::Areas => areas::run(&args, &session),
             BenchName::Far => far::run(&args, &mut session),
+            BenchName::Tiers => tiers::run(&args, &mut session),
             BenchName::Slots => slots::run(&args, &session),
             BenchName::Files => files::run(&args, &session),
             BenchName::Digest => digest::run(&args, &session),

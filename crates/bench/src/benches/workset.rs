@@ -102,7 +102,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     judge(&mut report, &order);
     let steps = Kind::value_variants()
         .iter()
-        .filter(|kind| **kind != Kind::Touch);
+        .filter(|kind| !matches!(kind, Kind::Touch | Kind::LateRead));
     let steps =
         steps.map(|kind| Column::spread(title_of(*kind), figure(*kind), Unit::Microseconds));
     let absent = Column::spread("hot absent", ABSENT, Unit::Ratio);
@@ -234,6 +234,7 @@ fn names(kind: Kind) -> (&'static str, &'static str) {
         Kind::ZipfWrite => ("zipf write", "zipf_write_ns"),
         Kind::RandRead => ("rand read", "rand_read_ns"),
         Kind::RandWrite => ("rand write", "rand_write_ns"),
+        Kind::LateRead => ("late read", "late_read_ns"),
     }
 }
 

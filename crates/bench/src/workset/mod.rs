@@ -50,6 +50,8 @@ pub enum Kind {
     RandRead,
     /// Writes to as many pages as there are, drawn uniformly.
     RandWrite,
+    /// Reads as many pages as there are, drawn uniformly from the last three eighths, which were filled last.
+    LateRead,
 }
 
 /// The result of a step.
@@ -154,9 +156,10 @@ impl Program {
                     }
                 }
             }
-            Kind::Touch => self.random(self.touches, &mut times, Self::read_one)?,
-            Kind::RandRead => self.random(pages, &mut times, Self::read_one)?,
-            Kind::RandWrite => self.random(pages, &mut times, Self::write_one)?,
+            Kind::Touch => self.random(0, self.touches, &mut times, Self::read_one)?,
+            Kind::RandRead => self.random(0, pages, &mut times, Self::read_one)?,
+            Kind::RandWrite => self.random(0, pages, &mut times, Self::write_one)?,
+            Kind::LateRead => self.random(pages * 5 / 8, pages, &mut times, Self::read_one)?,
             Kind::ZipfRead => self.skewed(&mut times, Self::read_one)?,
             Kind::ZipfWrite => self.skewed(&mut times, Self::write_one)?,
             Kind::Hot => absent = Some(self.hot(&mut times)?),
@@ -175,14 +178,16 @@ impl Program {
         (0..self.region.pages()).try_for_each(|at| self.read_all(page(at), times))
     }
 
+    /// `n` pages from `first` on.
     fn random(
         &mut self,
+        first: u64,
         n: u64,
         times: &mut Histogram,
         touch: fn(&mut Self, u64, &mut Histogram) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         for _ in 0..n {
-            let page = self.draw.below(self.region.pages());
+            let page = first + self.draw.below(self.region.pages() - first);
             touch(self, page, times)?;
         }
         Ok(())
