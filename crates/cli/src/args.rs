@@ -178,6 +178,8 @@ pub struct RunArgs {
     /// this machine, and redis+cluster://HOST:PORT,HOST:PORT a cluster. ?replicas=N: a page is written when N replicas have it.
     /// The size is --swap-size, else three quarters of what the server's maxmemory leaves free (without a maxmemory, of half of
     /// its machine). Its password is better in ?password-file=PATH or FORESWAP_REDIS_PASSWORD: arguments show in ps.
+    ///
+    /// s3://BUCKET/PREFIX?endpoint=URL is an object store, for the coldest pages; it needs another area beside it. Keys: AWS_... .
     #[arg(long, value_name = "AREA")]
     pub swap: Vec<String>,
 

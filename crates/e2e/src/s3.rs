@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,6 +25,19 @@ pub struct Server {
     port: u16,
 }
 
+/// A port that nobody uses, and that no connection is given while a server is away: those are above 32767.
+fn free_port() -> u16 {
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let tried = TRIED.fetch_add(1, Ordering::Relaxed);
+        let number = std::process::id().wrapping_mul(31).wrapping_add(tried) % 20_000;
+        let port = 10_000 + number as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 impl Server {
     /// `None`: see [`requirement::venv_python`].
     pub fn start(test: &str) -> Option<Self> {
@@ -39,9 +53,7 @@ impl Server {
 
     fn on(test: &str, options: &[&str]) -> Option<Self> {
         let python = requirement::venv_python(test)?;
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("its number").port();
-        drop(listener);
+        let port = free_port();
         let options: Vec<String> = options.iter().map(|&word| word.to_owned()).collect();
         let child = spawn(&python, &options, port);
         Some(Self {

@@ -58,10 +58,14 @@ impl Mm {
         w.nth(1).is_some()
             && areas.any(|area| {
                 w.tier(area) < tier && {
+                    let usage = self.area_usage(w, area);
+                    // All that is in memory and needs a slot would still leave room there.
+                    let homeless = self.table.resident().saturating_sub(self.table.keeping());
+                    let is_empty = || WriteBack::has_room(usage, homeless);
                     let cold = || self.cold_usage(w, area);
-                    let beyond = || self.beyond(w, w.tier(area));
-                    WriteBack::has_room(self.area_usage(w, area))
-                        && beyond().is_read_more_often_than(cold())
+                    let is_exchanged =
+                        || self.beyond(w, w.tier(area)).is_read_more_often_than(cold());
+                    WriteBack::has_room(usage, 0) && (is_empty() || is_exchanged())
                 }
             })
     }

@@ -65,18 +65,25 @@ impl WriteBack {
         };
         if due && !self.active {
             let oldest = (evictions / 2).min(1 << (EVICTED_BITS - 1)) as u32;
-            self.age = match self.age {
+            self.set_age(match self.age {
                 0 => oldest,
                 age => (age * 2).min(oldest),
-            };
+            });
         }
         self.active = due;
         due
     }
 
-    /// Whether an area has room for pages that come from beyond.
-    pub fn has_room(area: Usage) -> bool {
-        area.used * 16 < area.slots * Config::default().begins
+    /// What was met is known by its old age.
+    fn set_age(&mut self, age: u32) {
+        if self.age != age {
+            (self.age, self.met, self.cold) = (age, 0, 0);
+        }
+    }
+
+    /// Whether an area has room for pages that come from beyond, and for so many others.
+    pub fn has_room(area: Usage, others: u64) -> bool {
+        (area.used + others) * 16 < area.slots * Config::default().begins
     }
 
     /// The areas beyond have no slot for this process.
@@ -122,7 +129,7 @@ impl WriteBack {
     pub fn end_step(&mut self, worked: bool, next: Option<Vpn>) {
         self.found |= worked;
         if next.is_none() && !core::mem::take(&mut self.found) {
-            self.age /= 2;
+            self.set_age(self.age / 2);
         }
         self.hand = next.unwrap_or_default();
     }

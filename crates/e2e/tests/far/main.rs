@@ -7,6 +7,7 @@ mod redis;
 mod redis_access;
 mod redis_runs;
 mod s3;
+mod tiers;
 mod tls;
 
 use std::fs;

@@ -36,6 +36,8 @@ const PROBE: Duration = Duration::from_secs(1);
 /// The pauses between attempts to store a segment: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MOST_PAUSE: Duration = Duration::from_secs(30);
+/// The longest time of a request for a whole segment.
+const SEGMENT: Duration = Duration::from_secs(600);
 /// The interval at which the mark is stored anew.
 pub const BEAT: Duration = Duration::from_secs(60);
 /// Requests for many pages, and for few, at a time.
@@ -46,7 +48,7 @@ const SMALL: u32 = 64;
 /// Removals at a time.
 const REMOVALS: usize = 4;
 /// How long removal at the end may take.
-const REMOVING: Duration = Duration::from_secs(20);
+const REMOVING: Duration = Duration::from_secs(10);
 /// The number that no connection of [`Area`] has.
 const NOBODY: u32 = u32::MAX;
 
@@ -57,6 +59,8 @@ pub(crate) struct Served {
     /// Bytes in use.
     pub bytes: u64,
     client: Arc<dyn ObjectStore>,
+    /// The same for whole segments, which nobody waits for and a slow line takes long for.
+    patient: Arc<dyn ObjectStore>,
     folder: Path,
     log: RefCell<Log>,
     is_up: Cell<bool>,
@@ -81,12 +85,14 @@ impl Served {
         bytes: Option<u64>,
         timeout: Duration,
     ) -> Result<Rc<Self>, String> {
-        let store = connect::store(&address, timeout / 2)?;
-        Self::of(store, say, &address, has_copy, bytes, timeout).await
+        let client = connect::store(&address, timeout / 2)?;
+        let patient = connect::store(&address, SEGMENT.max(timeout))?;
+        let clients = [client, patient];
+        Self::of(clients, say, &address, has_copy, bytes, timeout).await
     }
 
     async fn of(
-        store: Arc<dyn ObjectStore>,
+        [client, patient]: [Arc<dyn ObjectStore>; 2],
         say: impl Fn(bool, String) + Clone + 'static,
         address: &address::S3,
         has_copy: bool,
@@ -109,7 +115,8 @@ impl Served {
         let served = Rc::new(Self {
             area: Rc::new(area),
             bytes: bytes / PAGE_BYTES * PAGE_BYTES,
-            client: store,
+            client,
+            patient,
             folder: folder(&address.prefix, &format!("{run:032x}")),
             log: RefCell::new(Log::new((address.segment / PAGE_BYTES) as u32)),
             is_up: Cell::new(true),
@@ -275,7 +282,7 @@ impl Served {
 
     async fn store(&self, number: Number, bytes: Bytes) -> Result<(), Error> {
         let path = object(&self.folder, number);
-        let stored = self.client.put(&path, bytes.into()).await;
+        let stored = self.patient.put(&path, bytes.into()).await;
         self.log.borrow_mut().on_stored(number, stored.is_ok());
         stored.map(|_| ())
     }
@@ -313,7 +320,7 @@ impl Served {
     }
 
     async fn clean(self: Rc<Self>, number: Number) {
-        let bytes = match self.client.get(&object(&self.folder, number)).await {
+        let bytes = match self.patient.get(&object(&self.folder, number)).await {
             Ok(found) => found.bytes().await,
             Err(error) => Err(error),
         };

@@ -139,9 +139,9 @@ impl Bench {
             panic!("it is one of S3");
         };
         let timeout = Duration::from_secs(3600);
-        let client: Arc<dyn ObjectStore> = Arc::clone(&store) as _;
+        let clients = [(); 2].map(|()| Arc::clone(&store) as Arc<dyn ObjectStore>);
         let bytes = Some(16 << 20);
-        let served = Served::of(client, say, &address, false, bytes, timeout).await;
+        let served = Served::of(clients, say, &address, false, bytes, timeout).await;
         Self {
             store,
             served: served.expect("it opens"),
@@ -230,10 +230,13 @@ fn no_byte_is_wrong_whatever_fails() {
                     }
                 }
             }
-            assert!(versions.len() > 1500, "{} pages", versions.len());
-            match fails {
-                0 => assert_eq!((refused, bench.said.borrow().len()), (0, 0)),
-                _ => assert!(refused < 700, "{refused} writes were refused"),
+            let taken: u64 = versions.values().sum();
+            assert!(
+                taken > 2000,
+                "{taken} pages were taken, {refused} writes refused"
+            );
+            if fails == 0 {
+                assert_eq!((refused, bench.said.borrow().len()), (0, 0));
             }
             // 16 segments are live at most.
             let objects = bench.objects().await;
