@@ -117,13 +117,9 @@ mod tests {
 
     #[test]
     fn a_line_says_what_is_there() {
-        let left = Left {
-            run: "0f".to_owned(),
-            objects: 1,
-            bytes: 8 << 20,
-            age: Duration::from_secs(90),
-            ..Left::default()
-        };
+        let mut left = Left::default();
+        (left.run, left.objects, left.bytes) = ("0f".to_owned(), 1, 8 << 20);
+        left.age = Duration::from_secs(90);
         let text = line(&left, "removed");
         assert_eq!(
             text,

@@ -4,8 +4,8 @@
 //! segment, and only those that have found no room on anything nearer: the supervisor wants another area before this one, and
 //! the pager moves the coldest pages on to it.
 //!
-//! [`log`] decides which page is in which object and what is cleaned; [`reads`] makes few requests of many reads; [`served`]
-//! carries out, from the opening of an area to its end; [`connect`] makes the client; [`clean`] finds and removes what killed
+//! `log` decides which page is in which object and what is cleaned; `reads` makes few requests of many reads; `served`
+//! carries out, from the opening of an area to its end; `connect` makes the client; `clean` finds and removes what killed
 //! runs have left. Requests are those of the crate `object_store`.
 
 pub mod clean;
