@@ -4,7 +4,8 @@
 //! was evicted first is near and what was evicted last is far, whatever is used. Where the pages beyond an area are read more often
 //! than its cold ones, per page that is there, places are exchanged: these move away ([`super::write_back`]), and pages
 //! that come from beyond are written to it when they are evicted again. A scan, or accesses at random, read all pages
-//! equally often. Then nothing is gained by an exchange, which costs two writes and a read, and none is made.
+//! equally often. Then nothing is gained by an exchange, which costs two writes and a read, and none is made. An area that would
+//! have room for all that is in memory as well takes what comes from beyond in any case.
 
 /// The most areas.
 const AREAS: usize = 16;
