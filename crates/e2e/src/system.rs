@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::process::Scratch;
 use crate::requirement::find_command;
@@ -41,13 +42,24 @@ pub fn slow_writes(device: &str, rate: u64) -> (PathBuf, Undo) {
     (cgroup, guard)
 }
 
-/// Runs a command when dropped.
+/// A second in total.
+const UNDO_TRIES: u32 = 20;
+const UNDO_PAUSE: Duration = Duration::from_millis(50);
+
+/// Runs a command when dropped, again until it succeeds.
 pub struct Undo(Vec<String>);
 
 impl Drop for Undo {
     fn drop(&mut self) {
         let program = find_command(&self.0[0]).unwrap_or_default();
-        let _ = Command::new(program).args(&self.0[1..]).output();
+        // What has just ended may still be in the cgroup, or on the area.
+        for _ in 0..UNDO_TRIES {
+            let output = Command::new(&program).args(&self.0[1..]).output();
+            if output.is_ok_and(|output| output.status.success()) {
+                return;
+            }
+            std::thread::sleep(UNDO_PAUSE);
+        }
     }
 }
 
