@@ -72,8 +72,6 @@ pub(crate) struct Served {
     small: Semaphore,
     removals: Cell<usize>,
     say: Box<dyn Fn(bool, String)>,
-    /// As the user wrote it.
-    address: String,
 }
 
 impl Served {
@@ -109,8 +107,8 @@ impl Served {
         let name = address.text.clone();
         let to_area: crate::area::Say = Box::new(say.clone());
         let area = match has_copy {
-            true => Area::with_copy(name.clone(), timeout, to_area),
-            false => Area::new(name.clone(), timeout, to_area),
+            true => Area::with_copy(name, timeout, to_area),
+            false => Area::new(name, timeout, to_area),
         };
         let served = Rc::new(Self {
             area: Rc::new(area),
@@ -127,7 +125,6 @@ impl Served {
             small: Semaphore::new(SMALL_GETS),
             removals: Cell::new(0),
             say: Box::new(say),
-            address: name,
         });
         served.try_it().await.map_err(|error| with_remedy(&error))?;
         served.area.on_up();
@@ -290,9 +287,12 @@ impl Served {
     /// Until the store takes a segment again.
     async fn try_to_store(self: Rc<Self>) {
         let (mut pause, mut is_told) = (FIRST_PAUSE, false);
-        while !self.is_closing.get() {
+        loop {
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(MOST_PAUSE);
+            if self.is_closing.get() {
+                return;
+            }
             if !self.is_up.get() {
                 continue;
             }
@@ -305,7 +305,7 @@ impl Served {
             if self.probe().await && !std::mem::replace(&mut is_told, true) {
                 let text = format!(
                     "swap area {}: the store takes no pages ({}); pages go to other areas until it does",
-                    self.address,
+                    self.area.name,
                     in_words(&error)
                 );
                 (self.say)(true, text);
@@ -313,7 +313,7 @@ impl Served {
         }
         self.is_refused.set(false);
         if is_told {
-            let text = format!("swap area {}: the store takes pages again", self.address);
+            let text = format!("swap area {}: the store takes pages again", self.area.name);
             (self.say)(false, text);
         }
         self.area.wake_all();
@@ -421,7 +421,7 @@ impl Served {
         };
         Err(format!(
             "{why}; remove it with: foreswap clean '{}'",
-            self.address
+            self.area.name
         ))
     }
 
