@@ -4,6 +4,7 @@
 //! lock that the engine takes, or touch thread-local data of the engine: it may be anywhere in the program, in a
 //! signal handler, on a stack that is itself managed. It therefore uses only a few atomics here, and the doorbell.
 
+mod allowance;
 mod forks;
 mod regions;
 
@@ -19,6 +20,7 @@ use crate::sys::doorbell::Ring;
 use crate::sys::gate::{Gate, Inside};
 use crate::sys::stacks::ControlBlocks;
 use crate::sys::thread::Thread;
+use allowance::Allowance;
 pub use forks::Forks;
 pub use regions::{Listed, MOST_REGIONS, Regions};
 
@@ -106,8 +108,8 @@ pub struct Program {
     pub family: AtomicU32,
     /// The family's count of unasked pages at the last fork: see `process::Debt` in the core.
     pub unasked: AtomicU64,
-    /// Bytes that may still appear before the engine must be asked.
-    pub allowance: AtomicI64,
+    /// The growth of a bare process before the engine must be asked.
+    pub allowance: Allowance,
     /// Bytes that may still appear in a forked child before its engine comes up.
     pub spare: AtomicI64,
     /// Bytes that appeared before there was an engine.
@@ -164,7 +166,7 @@ impl Program {
             parent: AtomicU32::new(0),
             family: AtomicU32::new(0),
             unasked: AtomicU64::new(0),
-            allowance: AtomicI64::new(0),
+            allowance: Allowance::new(),
             spare: AtomicI64::new(0),
             seen: AtomicU64::new(0),
             threshold: AtomicU64::new(u64::MAX),
@@ -353,7 +355,7 @@ impl Program {
                 let seen = self.seen.fetch_add(bytes as u64, Relaxed) + bytes as u64;
                 seen < self.threshold.load(Relaxed)
             }
-            state::BARE => self.allowance.fetch_sub(bytes as i64, Relaxed) >= bytes as i64,
+            state::BARE => self.allowance.takes(bytes as u64),
             state::ARMED => {
                 let bytes = bytes as i64;
                 self.spare.load(Relaxed) >= bytes && self.spare.fetch_sub(bytes, Relaxed) >= bytes

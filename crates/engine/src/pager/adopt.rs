@@ -36,6 +36,7 @@ impl Pager {
     /// The first look: bare if all memory fits, armed otherwise. False: wait, because nothing may be registered while
     /// a fork is held.
     pub(crate) fn extend_grant(&mut self) -> bool {
+        let look = self.program.allowance.look();
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
             return true;
         };
@@ -45,14 +46,13 @@ impl Pager {
             .sum();
         let mut seat = self.w.seat();
         if let Some(spare) = self.grant.extend(&self.w.account, &mut seat, need) {
-            let allowance = spare * PAGE_SIZE as u64;
-            self.program.allowance.store(allowance as i64, Relaxed);
+            self.program.allowance.allow(look, spare * PAGE_SIZE as u64);
             return true;
         }
         if self.hold.is_held() {
             return false;
         }
-        self.arm(&vmas);
+        self.arm_all();
         true
     }
 
@@ -104,14 +104,12 @@ impl Pager {
         ledger.set_wanted(me, 0, false);
     }
 
-    /// Manage all memory from now on, even if it fits.
+    /// Manage all memory from now on, even if it fits. Threads that grow it ask first, before the map is read.
     pub(crate) fn arm_all(&mut self) {
-        if let Ok(vmas) = self.space.adoptable(SMALLEST) {
-            self.arm(&vmas);
-        }
-    }
-
-    fn arm(&mut self, vmas: &[Vma]) {
+        self.program.allowance.end();
+        let Ok(vmas) = self.space.adoptable(SMALLEST) else {
+            return;
+        };
         self.grant.spend(&mut self.w.account);
         self.mode = Mode::Armed;
         self.program.set_state(state::ARMED);

@@ -164,15 +164,17 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
         heard.regions = regions;
     }
     program.ring.store(doorbell.ring().to_address(), Release);
-    let spare = if registered.is_some() {
-        &program.spare
-    } else {
-        &program.allowance
-    };
-    spare.store(SPARE, Relaxed);
     program.set_state(match registered {
-        Some(_) => state::ARMED,
-        None => state::BARE,
+        Some(_) => {
+            program.spare.store(SPARE, Relaxed);
+            state::ARMED
+        }
+        None => {
+            program
+                .allowance
+                .allow(program.allowance.look(), SPARE as u64);
+            state::BARE
+        }
     });
     Some(Early {
         host,
