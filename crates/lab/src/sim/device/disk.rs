@@ -154,12 +154,19 @@ impl DiskDevice {
         time(page * PAGE, self.rate(page)) % self.turn()
     }
 
-    /// The seek over `pages` of the surface.
+    /// The track of a page: the tracks of a zone have numbers.
+    fn track(&self, page: u64) -> (u64, u64) {
+        let rate = self.rate(page);
+        (rate, time(page * PAGE, rate) / self.turn())
+    }
+
+    /// The seek from one page to another: none if the platter turns to it.
     fn seek(&self, from: u64, to: u64) -> Nanos {
         let [track, average, full] = self.p.seek;
         let distance = from.abs_diff(to);
         if distance * PAGE < time_to_bytes(self.turn(), self.rate(from)) {
-            return if distance == 0 { 0 } else { track };
+            let same = distance == 0 || self.track(from) == self.track(to);
+            return if same { 0 } else { track };
         }
         let third = self.pages / 3;
         if distance <= third {
@@ -286,6 +293,26 @@ mod tests {
         }
     }
 
+    /// The head stays on the track: the platter turns over what is left out.
+    #[test]
+    fn reads_that_leave_out_less_than_a_track_come_at_the_speed_of_the_plate() {
+        let mut disk = disk();
+        let mut at = 0;
+        let took = run(&mut disk, 8, 500, || {
+            at += 32;
+            Transfer {
+                write: false,
+                first: at,
+                pages: 4,
+            }
+        });
+        let passed = super::time(500 * 32 * PAGE, disk.p.outer);
+        assert!(
+            took < 2 * passed,
+            "{took}, {passed} at the speed of the plate"
+        );
+    }
+
     #[test]
     fn sequential_writes_lose_a_turn_each_without_the_write_cache() {
         let time = |write_cache| {
@@ -380,7 +407,9 @@ mod tests {
         let disk = disk();
         let [track, average, full] = disk.p.seek;
         let seek = |part: u64| disk.seek(0, disk.pages * part / 300);
-        assert_eq!((disk.seek(7, 7), disk.seek(7, 8)), (0, track));
+        let next = time_to_bytes(disk.turn(), disk.rate(0)) / PAGE;
+        let seeks = [7, 8, next - 1, next + 1].map(|page| disk.seek(7, page));
+        assert_eq!(seeks, [0, 0, 0, track]);
         assert!(seek(100).abs_diff(average) < average / 50, "{}", seek(100));
         assert!(seek(300).abs_diff(full) < full / 50, "{}", seek(300));
         assert!((1..300).map(seek).is_sorted());
