@@ -24,6 +24,8 @@ pub enum Pattern {
     Rand,
     /// Every --stride'th page, starting one later after each wrap
     Stride,
+    /// The first --row of every --stride pages, then the next, and so on: a matrix by blocks of columns
+    Rows,
     /// From the last page to the first
     Reverse,
     /// --scans sequential scans of one region, a page of each in turn
@@ -75,9 +77,14 @@ pub struct UsememArgs {
     #[arg(long, value_enum, default_value = "seq")]
     pub pattern: Pattern,
 
-    /// Distance of the stride pattern
+    /// Distance of the stride pattern and of rows
     #[arg(long, default_value_t = 7, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..))]
     pub stride: u64,
+
+    /// Pages touched in each row of the rows pattern
+    #[arg(long, default_value_t = 4, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[serde(default)]
+    pub row: u64,
 
     /// Number of the interleaved pattern's scans
     #[arg(long, default_value_t = 2, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=4096))]

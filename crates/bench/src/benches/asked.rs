@@ -301,6 +301,7 @@ pub fn what_of(run: &Run<'_>) -> String {
         Pattern::Seq => format!("seq-{op}"),
         Pattern::Rand => format!("rand-{op}"),
         Pattern::Stride => format!("stride-{} {op}", workload.stride),
+        Pattern::Rows => format!("rows-{}-of-{} {op}", workload.row, workload.stride),
         Pattern::Reverse => format!("reverse {op}"),
         Pattern::Interleaved => format!("interleaved {op}, {} scans", workload.scans),
     };

@@ -41,6 +41,7 @@ pub fn run(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::
     let detail = match workload.pattern {
         Pattern::Interleaved => format!("{} scans, ", workload.scans),
         Pattern::Stride => format!("every {}. page, ", workload.stride),
+        Pattern::Rows => format!("{} pages of {}, ", workload.row, workload.stride),
         _ => String::new(),
     };
     let title = format!(

@@ -21,6 +21,13 @@ enum Kind {
         start: u64,
         next: u64,
     },
+    /// `row` pages of every `distance` from `start`; then again from `row` pages later.
+    Rows {
+        row: u64,
+        distance: u64,
+        start: u64,
+        next: u64,
+    },
     /// `scans` sequential scans, each of a part of `part` pages, in turns.
     Interleaved {
         scans: u64,
@@ -37,6 +44,12 @@ impl Order {
             Pattern::Seq | Pattern::Rand => Kind::Forward,
             Pattern::Reverse => Kind::Backward,
             Pattern::Stride => Kind::Stride {
+                distance: args.stride.max(1),
+                start: 0,
+                next: 0,
+            },
+            Pattern::Rows => Kind::Rows {
+                row: args.row.clamp(1, args.stride.max(1)),
                 distance: args.stride.max(1),
                 start: 0,
                 next: 0,
@@ -83,6 +96,24 @@ impl Iterator for Order {
                 *next += *distance;
                 page
             }
+            Kind::Rows {
+                row,
+                distance,
+                start,
+                next,
+            } => {
+                if *next >= pages {
+                    *start += *row;
+                    *next = *start;
+                }
+                let page = *next;
+                *next += 1;
+                let place = *next % *distance;
+                if place == 0 || place == *start + *row {
+                    *next += (*start + *distance - place) % *distance;
+                }
+                page
+            }
             Kind::Interleaved {
                 scans,
                 part,
@@ -121,6 +152,9 @@ mod tests {
             "--pattern=reverse",
             "--pattern=stride",
             "--pattern=stride --stride=1000",
+            "--pattern=rows --stride=8",
+            "--pattern=rows --stride=7 --row=3",
+            "--pattern=rows --stride=5 --row=9",
             "--pattern=interleaved --scans=2",
             "--pattern=interleaved --scans=8",
             "--pattern=interleaved --scans=4096",
@@ -139,6 +173,10 @@ mod tests {
         assert_eq!(
             order("--pattern=stride --stride=3", 7),
             [0, 3, 6, 1, 4, 2, 5]
+        );
+        assert_eq!(
+            order("--pattern=rows --stride=4 --row=2", 7),
+            [0, 1, 4, 5, 2, 3, 6]
         );
         assert_eq!(
             order("--pattern=interleaved --scans=2", 6),

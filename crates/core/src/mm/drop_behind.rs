@@ -29,10 +29,6 @@ impl Mm {
                 return true;
             };
             offered += run.count;
-            let next = |page: Vpn| match run.falling {
-                true => Vpn(page.0.saturating_sub(run.step)),
-                false => page.plus(run.step),
-            };
             if self.config.thp != Thp::Never {
                 let mut last = None;
                 for page in run.pages() {
@@ -42,7 +38,7 @@ impl Mm {
                     }
                 }
             }
-            let passed = |&page: &Vpn| self.may_pass(page, next(page));
+            let passed = |&page: &Vpn| self.may_pass(page, run.after(page));
             victims.extend(run.rising().filter(passed));
             if victims.iter().any(|&page| self.table.is_huge(page)) && self.awaits_cluster() {
                 self.streams.offer_drop_behind_again(run);

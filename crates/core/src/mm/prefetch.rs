@@ -342,9 +342,9 @@ impl Mm {
         run: Run,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
-        self.note_distance(id, run.first, run.count);
+        self.note_distance(id, run.grid.page(run.from), run.count);
         let placing = self.streams.placing(id);
-        let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
+        let passed = self.read_pages(w, run.pages(), run.grid.falls(), placing, batch);
         let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));
         let present = run.pages().take(passed as usize).filter(mapped).count();
         self.streams.passed(id, passed, present as u64);
@@ -407,6 +407,7 @@ impl Mm {
         while !rest.is_empty()
             && let Some((first, n)) = self.frames.take_free(rest.len() as u32)
         {
+            w.renew(first, n);
             let (now, later) = rest.split_at(n as usize);
             for (i, &(_, page, slot)) in (0..).zip(now) {
                 let (mark, direct) = placing(page);

@@ -11,6 +11,7 @@ pub(crate) mod byte_stride;
 mod cluster;
 pub mod file;
 pub(crate) mod follow;
+mod grid;
 mod hint;
 mod none;
 mod policy;

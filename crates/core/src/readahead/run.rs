@@ -1,42 +1,42 @@
 //! Pages of a stream that are read together.
 
+use super::grid::Grid;
 use crate::units::Vpn;
 
-/// Pages at equal distances, in rising order.
+/// Pages of a grid, one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// The lowest page.
-    pub first: Vpn,
-    /// Distance from one page to the next, in pages.
-    pub step: u64,
+    /// What the stream takes.
+    pub grid: Grid,
+    /// Position of its first page.
+    pub from: u64,
     /// Number of pages.
     pub count: u64,
-    /// The stream goes from the last page to the first.
-    pub falling: bool,
 }
 
 impl Run {
     /// Its pages, in the order of the stream.
     pub fn pages(self) -> impl Iterator<Item = Vpn> {
-        (0..self.count).map(move |n| {
-            let n = if self.falling { self.count - 1 - n } else { n };
-            self.first.plus(n * self.step)
-        })
+        (self.from..self.from + self.count).map(move |at| self.grid.page(at))
     }
 
     /// Its pages, from the lowest to the highest.
     pub fn rising(self) -> impl Iterator<Item = Vpn> {
-        (0..self.count).map(move |n| self.first.plus(n * self.step))
+        (0..self.count).map(move |n| {
+            let last = self.from + self.count - 1;
+            let falls = self.grid.falls();
+            self.grid.page(if falls { last - n } else { self.from + n })
+        })
+    }
+
+    /// The page that the stream takes after `page`, which is one of its pages.
+    pub fn after(self, page: Vpn) -> Vpn {
+        let at = self.grid.position(page).map_or(self.from, |at| at + 1);
+        self.grid.page(at)
     }
 
     /// Its first `count` pages, in the order of the stream.
     pub fn shortened(self, count: u64) -> Self {
-        let dropped = self.count - count;
-        let first = if self.falling { dropped * self.step } else { 0 };
-        Run {
-            first: self.first.plus(first),
-            count,
-            ..self
-        }
+        Run { count, ..self }
     }
 }

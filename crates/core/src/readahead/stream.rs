@@ -1,5 +1,6 @@
 //! One stream: its position, how far it was read and mapped, and where its pages are.
 
+use super::grid::Grid;
 use super::run::Run;
 use super::stride_probe::Trial;
 use crate::heuristics::{Heuristic, Heuristics};
@@ -14,11 +15,10 @@ pub(super) const PROVEN: u64 = 16;
 /// A stream that was not touched for this long has no share of the memory any more.
 pub(super) const ASLEEP: Nanos = 100_000_000;
 
-/// One run of touches. Positions count its pages from `origin` on, in steps of `stride`.
+/// One run of touches. Positions are those of its grid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
-    pub(super) origin: Vpn,
-    pub(super) stride: i64,
+    pub(super) grid: Grid,
     /// Position of the last touch, and of the one before it.
     pub(super) touched: u64,
     pub(super) before: u64,
@@ -65,11 +65,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) const fn page(&self, position: u64) -> Vpn {
-        Vpn(self
-            .origin
-            .0
-            .wrapping_add_signed((position as i64).wrapping_mul(self.stride)))
+    pub(super) fn page(&self, position: u64) -> Vpn {
+        self.grid.page(position)
     }
 
     /// Whether it has a share of the memory, and of the pipe to its store.
@@ -81,7 +78,7 @@ impl Stream {
     pub(super) fn length(&self) -> u64 {
         let unit_end = unit_of(self.page(self.touched)).plus(LEAF_PAGES as u64);
         match self.touched < self.whole {
-            true => self.whole.min(unit_end.0 - self.origin.0),
+            true => self.whole.min(unit_end.0 - self.grid.origin.0),
             false => (self.touched + 1)
                 .next_multiple_of(self.block)
                 .min(self.mappable),
@@ -103,15 +100,23 @@ impl Stream {
             .clamp(least, most)
     }
 
-    /// Take every page on the way from now on.
-    pub(super) fn go_over_all(&mut self) {
-        let step = self.stride.unsigned_abs();
-        self.stride = self.stride.signum();
-        self.touched *= step;
-        (self.before, self.tail) = (self.touched, self.tail * step);
+    /// Take the pages of `grid` from now on, which are more, and lie around its own.
+    pub(super) fn take(&mut self, grid: Grid) {
+        let old = core::mem::replace(&mut self.grid, grid);
+        let moved = grid.forward(old.origin).unsigned_abs();
+        let at = |position| grid.within(old.distance(position) + moved);
+        self.touched = at(self.touched);
+        (self.before, self.tail) = (self.touched, at(self.tail));
         (self.seen, self.ahead) = (self.touched + 1, self.touched + 1);
-        (self.mappable, self.room) = (self.mappable * step, u64::MAX);
-        (self.present, self.trial, self.run_end) = (0, None, None);
+        (self.mappable, self.whole) = (at(self.mappable), at(self.whole));
+        (self.present, self.room) = (0, u64::MAX);
+        self.run_end = None;
+    }
+
+    /// Follow nothing any longer.
+    pub(super) fn end(&mut self) {
+        (self.ahead, self.mappable) = (self.touched, self.touched);
+        (self.present, self.last) = (0, 0);
     }
 
     /// It does not fit in memory: that holds for most of its pages.
@@ -121,23 +126,19 @@ impl Stream {
 
     /// Whether it has reached the last leaf of its region.
     pub(super) fn is_at_end(&self) -> bool {
-        self.touched + LEAF_PAGES as u64 / self.stride.unsigned_abs() >= self.room
+        self.touched + self.grid.within(LEAF_PAGES as u64) >= self.room
     }
 
     pub(super) fn position(&self, page: Vpn) -> Option<u64> {
-        let distance = page.0.wrapping_sub(self.origin.0) as i64;
-        let position = distance / self.stride;
-        (distance % self.stride == 0 && position >= 0).then_some(position as u64)
+        self.grid.position(page)
     }
 
     /// As [`Stream::position`], but only as far as the stream has read. Most streams are elsewhere, and need no
     /// division.
     pub(super) fn expected(&self, page: Vpn) -> Option<u64> {
-        let distance = page.0.wrapping_sub(self.origin.0) as i64;
-        let forward = if self.stride < 0 { -distance } else { distance };
-        let farthest = (self.ahead * self.stride.unsigned_abs()) as i64;
+        let farthest = self.grid.distance(self.ahead) as i64;
         (0..=farthest)
-            .contains(&forward)
+            .contains(&self.grid.forward(page))
             .then(|| self.position(page))?
     }
 
@@ -146,29 +147,26 @@ impl Stream {
         if !self.heuristics.has(Heuristic::ScatteredMarks) {
             return block * self.block;
         }
-        let mut hash = (self.origin.0 ^ block << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut hash = (self.grid.origin.0 ^ block << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         hash ^= hash >> 29;
         hash = hash.wrapping_mul(0xbf58_476d_1ce4_e5b9);
         block * self.block + (hash >> 32) % self.block
     }
 
     pub(super) fn run(&self, position: u64, count: u64) -> Run {
-        let last = self.page(position + count - 1);
         Run {
-            first: self.page(position).min(last),
-            step: self.stride.unsigned_abs(),
+            grid: self.grid,
+            from: position,
             count,
-            falling: self.stride < 0,
         }
     }
 
     /// Positions whose pages lie in `region`, from 0 on.
     pub(super) fn within(&self, region: &PageRange) -> u64 {
-        let room = if self.stride > 0 {
-            region.end.0.saturating_sub(self.origin.0 + 1)
-        } else {
-            self.origin.0.saturating_sub(region.start.0)
+        let pages = match self.grid.falls() {
+            true => (self.grid.origin.0 + 1).saturating_sub(region.start.0),
+            false => region.end.0.saturating_sub(self.grid.origin.0),
         };
-        room / self.stride.unsigned_abs() + 1
+        self.grid.within(pages.max(1))
     }
 }

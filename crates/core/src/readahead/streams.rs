@@ -1,6 +1,7 @@
 //! foreswap's own swap readahead: streams, read ahead of the program continuously.
 //!
-//! A *stream* is a run of touches at a fixed stride (1 for a scan, -1 for a reverse one, 7 for every seventh page). It
+//! A *stream* is a run of touches at a fixed stride (1 for a scan, -1 for a reverse one, 7 for every seventh page; streams
+//! side by side are one that takes rows of pages at that stride). It
 //! is found among the last touches of a region, whatever other touches lie between them. A random neighbour therefore
 //! disturbs nothing, and interleaved scans are told apart. The distance of readahead grows with the run: as far as the
 //! bandwidth and the latency of its store require ([`crate::io::pipe`]), within the memory that is available.
@@ -14,6 +15,7 @@
 
 use alloc::vec::Vec;
 
+use super::grid::Grid;
 use super::recent::Recent;
 pub use super::run::Run;
 use super::stream::{ASLEEP, BLOCK, PROVEN, Stream};
@@ -29,8 +31,6 @@ const LEAST: u64 = 16;
 const FASTEST: Nanos = 200;
 /// Streams that are followed at a time.
 const STREAMS: usize = 64;
-/// The largest stride, in pages, at which huge pages are read whole.
-const DENSE: u64 = 4;
 /// Consecutive marks that may be left out.
 const DOUBTS: u32 = 2;
 /// Measure of a stream that takes every page.
@@ -145,9 +145,7 @@ impl Streams {
         }
         let (n, mut at) = found?;
         let merges = self.heuristics.has(Heuristic::MergedStreams);
-        if merges && self.all[n].stride.abs() > 1 && self.density(n, page) > FULL / 2 {
-            // It is a scan that looked sparse because some of its pages were in memory.
-            self.all[n].go_over_all();
+        if merges && self.all[n].grid.step() > 1 && self.merge(n, page) {
             at = self.all[n].position(page)?;
         }
         let stream = &mut self.all[n];
@@ -169,25 +167,54 @@ impl Streams {
         Some(StreamId(n))
     }
 
+    /// Stream `n` has come to `page`: whether it takes more pages from now on. Streams whose touches take turns side by side
+    /// are one.
+    fn merge(&mut self, n: usize, page: Vpn) -> bool {
+        let stream = &self.all[n];
+        // In turns: the last touch of the other was of the page before this one.
+        let beside = |other: &Stream| {
+            let last = other.grid.distance(other.touched) as i64;
+            let in_turn = other.grid.forward(page) == last + 1;
+            in_turn.then(|| stream.grid.joined(&other.grid))?
+        };
+        let mut all = self.all.iter().enumerate();
+        let found = all.find_map(|(m, other)| Some((m, beside(other)?)));
+        let grid = match found {
+            Some((m, grid)) => {
+                self.all[n].trial = self.all[n].trial.or(self.all[m].trial);
+                self.all[m].end();
+                if grid.row == grid.step() {
+                    grid.whole()
+                } else {
+                    grid
+                }
+            }
+            // It is a scan that looked sparse because some of its pages were in memory.
+            None if stream.grid.row == 1 && self.density(n, page) > FULL / 2 => stream.grid.whole(),
+            None => return false,
+        };
+        self.all[n].take(grid);
+        true
+    }
+
     /// How much of the memory at `page` the streams with the direction of `n` take there, of [`FULL`].
     fn density(&self, n: usize, page: Vpn) -> u64 {
-        let way = self.all[n].stride.signum();
+        let falls = self.all[n].grid.falls();
         let there = |stream: &&Stream| {
-            let distance = page.0.wrapping_sub(stream.page(stream.touched).0) as i64 * way;
-            let end = stream.ahead.saturating_sub(stream.touched) as i64 * stream.stride.abs();
-            stream.stride.signum() == way
+            let from = stream.grid.distance(stream.touched) as i64;
+            let end = stream.grid.distance(stream.ahead) as i64;
+            stream.grid.falls() == falls
                 && stream.touched >= PROVEN
-                && (0..end.max(1)).contains(&distance)
+                && (from..end.max(from + 1)).contains(&stream.grid.forward(page))
         };
         let streams = self.all.iter().filter(there);
-        streams.map(|s| FULL / s.stride.unsigned_abs()).sum()
+        streams.map(|s| FULL * s.grid.row / s.grid.step()).sum()
     }
 
     fn begin(&mut self, page: Vpn, stride: i64, needed: u32, now: Nanos) -> StreamId {
         let stream = Stream {
             // The previous touch is its beginning.
-            origin: Vpn(page.0.wrapping_add_signed(-stride)),
-            stride,
+            grid: Grid::new(Vpn(page.0.wrapping_add_signed(-stride)), stride),
             touched: 1,
             before: 0,
             touches: 2,
@@ -255,7 +282,7 @@ impl Streams {
     pub fn foretell(&mut self, page: Vpn, pages: u64, now: Nanos) -> StreamId {
         let id = self.begin(page, 1, 0, now);
         let stream = &mut self.all[id.0];
-        stream.origin = page;
+        stream.grid.origin = page;
         (stream.touched, stream.touches, stream.mappable) = (0, 1, 1);
         (stream.seen, stream.ahead) = (1, 1);
         stream.run_end = Some(pages);
@@ -265,7 +292,7 @@ impl Streams {
     /// Runs like `id`, which has just begun, have so many pages. Lengths are known of runs without gaps.
     pub fn expect_end(&mut self, id: StreamId, pages: Option<u64>) {
         let stream = &mut self.all[id.0];
-        stream.run_end = pages.filter(|_| stream.stride == 1);
+        stream.run_end = pages.filter(|_| stream.grid.is_plain());
     }
 
     /// Whether no page of `id` but its first was touched: nobody foresaw that touch.
@@ -275,13 +302,13 @@ impl Streams {
 
     /// The page with which `id` began.
     pub fn first(&self, id: StreamId) -> Vpn {
-        self.all[id.0].origin
+        self.all[id.0].grid.origin
     }
 
     /// The pages of the run that began with `first` and that `id` followed; `None` if it follows another.
     pub fn length(&self, id: StreamId, first: Vpn) -> Option<u64> {
         let stream = &self.all[id.0];
-        (stream.origin == first && stream.stride == 1).then(|| stream.length())
+        (stream.grid.origin == first && stream.grid.is_plain()).then(|| stream.length())
     }
 
     /// The position up to which a stream is read, if its region were endless.
@@ -338,7 +365,7 @@ impl Streams {
     pub fn saw_unit(&mut self, id: StreamId) {
         let stream = &mut self.all[id.0];
         let hides = self.heuristics.has(Heuristic::HiddenStreams);
-        if hides && stream.stride.unsigned_abs() >= LEAF_PAGES as u64 {
+        if hides && stream.grid.step() >= LEAF_PAGES as u64 {
             stream.hidden = 2;
         }
     }
@@ -375,7 +402,7 @@ impl Streams {
     /// Whether `id` is confirmed and huge pages are worth reading for it.
     pub fn is_dense(&self, id: StreamId) -> bool {
         let stream = &self.all[id.0];
-        let dense = stream.stride.unsigned_abs() <= DENSE;
+        let dense = stream.grid.is_dense();
         let long = |end| end >= LEAF_PAGES as u64;
         let proven = stream.touched >= PROVEN || stream.run_end.is_some_and(long);
         let confirmed = proven && self.is_read(id);
@@ -386,14 +413,16 @@ impl Streams {
     /// the region.
     pub fn weigh(&mut self, id: StreamId, region: &mut StrideProbe, now: Nanos) {
         let stream = &mut self.all[id.0];
-        let step = stream.stride.unsigned_abs();
+        let (grid, touched) = (stream.grid, stream.touched);
         let probes = self.heuristics.has(Heuristic::StrideProbe);
-        if !probes || !(DENSE + 1..=WIDE).contains(&step) || stream.touched < PROVEN {
+        if !probes || grid.is_dense() || grid.step() > WIDE || touched < PROVEN {
             return;
         }
-        let (origin, touched) = (stream.origin.0, stream.touched);
-        let begin = || region.begin(step, origin % step, touched, now);
+        let begin = || region.begin(&grid, touched, now);
         let mut trial = stream.trial.unwrap_or_else(begin);
+        if !trial.is_for(&grid) {
+            trial.widen(region, &grid, touched, now);
+        }
         trial.go_on(region, touched, now);
         stream.trial = Some(trial);
     }
@@ -406,7 +435,7 @@ impl Streams {
     /// The unit that `id` reaches after the one that begins with `unit`.
     pub fn next_unit(&self, id: StreamId, unit: Vpn) -> Option<Vpn> {
         let pages = LEAF_PAGES as u64;
-        match self.all[id.0].stride > 0 {
+        match !self.all[id.0].grid.falls() {
             true => Some(unit.plus(pages)),
             false => unit.0.checked_sub(pages).map(Vpn),
         }
@@ -416,13 +445,11 @@ impl Streams {
     /// it.
     pub fn pass_unit(&mut self, id: StreamId, unit: Vpn) {
         let stream = &mut self.all[id.0];
-        let step = stream.stride.unsigned_abs();
-        let edge = if stream.stride > 0 {
-            (unit.0 + LEAF_PAGES as u64).saturating_sub(stream.origin.0)
-        } else {
-            (stream.origin.0 + 1).saturating_sub(unit.0)
+        let edge = match stream.grid.falls() {
+            false => (unit.0 + LEAF_PAGES as u64).saturating_sub(stream.grid.origin.0),
+            true => (stream.grid.origin.0 + 1).saturating_sub(unit.0),
         };
-        let end = edge.div_ceil(step);
+        let end = stream.grid.within(edge);
         if !stream.rests {
             stream.ahead = stream.ahead.max(end);
         }
@@ -448,10 +475,7 @@ impl Streams {
         if stream.doubts < DOUBTS || !self.heuristics.has(Heuristic::Doubts) {
             return true;
         }
-        stream.ahead = stream.touched;
-        stream.present = 0;
-        stream.mappable = stream.touched;
-        stream.last = 0;
+        stream.end();
         false
     }
 

@@ -90,6 +90,43 @@ fn only_streams_of_one_store_share_its_pipe() {
     assert_eq!(ids.map(|id| streams.all[id.0].pipe), [600, 300, 300]);
 }
 
+/// The grids of the streams that are left after these touches.
+fn grids(pages: impl IntoIterator<Item = u64>) -> Vec<Grid> {
+    let (mut streams, mut recent) = (Streams::new(32), Recent::default());
+    streams.set_memory(1 << 20);
+    for (now, page) in (1..).zip(pages) {
+        let next = streams.advance(Vpn(page), now);
+        let address = Vpn(page).address();
+        let found = next.or_else(|| streams.find(&mut recent, 2, address, now));
+        if let Some(id) = found {
+            // Its pages are read, and not mapped: each touch is seen.
+            streams.passed(id, 16, 0);
+        }
+    }
+    let lasting = streams.all.iter().filter(|stream| stream.last > 0);
+    lasting.map(|stream| stream.grid).collect()
+}
+
+#[test]
+fn streams_that_take_turns_side_by_side_are_one() {
+    // No page is beside the one before it, or it would be a scan at first.
+    let rows = (0..20).flat_map(|row| [0, 2].map(|page| 1000 + row * 8 + page));
+    assert_eq!(grids(rows).len(), 2, "a page is between");
+    let strided = |pages: u64| (0..20).flat_map(move |row| (0..pages).map(move |n| (row, n)));
+    for (pages, stride) in [(2, 64), (3, 64), (5, 64)] {
+        let found = grids(strided(pages).map(|(row, n)| 1000 + row * stride + n));
+        let rows = found.iter().filter(|grid| grid.row == pages);
+        assert_eq!(rows.count(), 1, "{found:?}");
+    }
+}
+
+#[test]
+fn streams_side_by_side_that_do_not_take_turns_stay_two() {
+    let apart = (0..40).flat_map(|row| [row * 64, (row + 3) * 64 + 1].map(|page| 1000 + page));
+    let found = grids(apart);
+    assert!(found.iter().all(|grid| grid.row == 1), "{found:?}");
+}
+
 #[test]
 fn the_length_of_runs_is_expected_of_runs_without_gaps_only() {
     for (stride, expected) in [(1, Some(700)), (-1, None), (7, None)] {

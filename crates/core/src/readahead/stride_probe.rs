@@ -1,7 +1,7 @@
 //! Whether huge pages are read for a stream that leaves out most pages.
 //!
 //! A stream that touches every seventh page uses a seventh of a huge page, but a huge page needs one read and one
-//! mapping instead of 73. Which is faster depends on the disk. Huge pages are tried first, and the stream's time per
+//! mapping instead of 73. (For rows of pages it is the same.) Which is faster depends on the disk. Huge pages are tried first, and the stream's time per
 //! touch is measured. If it is longer than single pages take on a fast disk, single pages are tried as well. The faster
 //! way is kept, also for later streams; the other is tried again now and then. A single measurement decides nothing: a
 //! machine that is busy for a moment makes one slower, never faster, so the faster of two in a row counts.
@@ -10,6 +10,7 @@
 //! stay in memory without the others. Huge pages are therefore for touches at places where no stream of this stride was
 //! before (a matrix that is read one column after the other), or where most places have been touched.
 
+use super::grid::Grid;
 use crate::units::{LEAF_PAGES, Nanos};
 
 /// The largest stride, in pages, for which huge pages are tried.
@@ -43,24 +44,25 @@ pub struct Trial {
     measures: bool,
     /// Time per touch in the previous measurement, if it was of the same way.
     before: Option<Nanos>,
+    /// Touches in a leaf.
+    leaf: u64,
     /// The start of the current measurement, in touches and in time.
     from: u64,
     since: Nanos,
 }
 
 impl StrideProbe {
-    /// A stream was found that touches every `step`th page, at `place` within each step; `touched` is its number of
-    /// touches.
-    pub fn begin(&mut self, step: u64, place: u64, touched: u64, now: Nanos) -> Trial {
+    /// A stream was found that takes the pages of `grid`; `touched` is its number of touches.
+    pub fn begin(&mut self, grid: &Grid, touched: u64, now: Nanos) -> Trial {
+        let step = grid.step();
         if self.step != step {
             *self = StrideProbe {
                 step,
                 ..StrideProbe::default()
             };
         }
-        let bit = 1u8 << (place % step);
-        let known = self.places & bit != 0;
-        self.places |= bit;
+        let known = self.places & places(grid) != 0;
+        self.places |= places(grid);
         let most = 2 * u64::from(self.places.count_ones()) > step;
         let fixed = known && !most;
         Trial {
@@ -68,6 +70,7 @@ impl StrideProbe {
             fixed,
             measures: false,
             before: None,
+            leaf: grid.within(LEAF_PAGES as u64),
             from: touched,
             since: now,
         }
@@ -89,11 +92,32 @@ impl StrideProbe {
     }
 }
 
+/// The places of a grid's pages within a step, as bits.
+fn places(grid: &Grid) -> u8 {
+    let bits = (0..grid.row).map(|at| 1 << (grid.page(at).0 % grid.step()));
+    bits.fold(0, |all, bit: u8| all | bit)
+}
+
 impl Trial {
+    /// The stream takes the pages of `grid` from now on, which are more. What is measured begins anew.
+    pub fn widen(&mut self, region: &mut StrideProbe, grid: &Grid, touched: u64, now: Nanos) {
+        if region.step == grid.step() {
+            region.places |= places(grid);
+        }
+        self.leaf = grid.within(LEAF_PAGES as u64);
+        (self.measures, self.before) = (false, None);
+        (self.from, self.since) = (touched, now);
+    }
+
+    /// The grid that it was made for has as many pages in a leaf.
+    pub fn is_for(&self, grid: &Grid) -> bool {
+        self.leaf == grid.within(LEAF_PAGES as u64)
+    }
+
     /// The stream has reached its touch number `touched`.
     pub fn go_on(&mut self, region: &mut StrideProbe, touched: u64, now: Nanos) {
         let passed = touched.saturating_sub(self.from);
-        if self.fixed || passed * region.step < LEAVES * LEAF_PAGES as u64 {
+        if self.fixed || passed < LEAVES * self.leaf {
             return;
         }
         if self.measures {
@@ -114,12 +138,13 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::Vpn;
 
     /// A stream of every 7th page at `place`, over `leaves`; each touch takes the time of its way. Returns how many
     /// touches were in huge pages, and all.
     fn pass(wide: &mut StrideProbe, place: u64, leaves: u64, takes: [Nanos; 2]) -> (u64, u64) {
         let mut now = 0;
-        let mut trial = wide.begin(7, place, 16, now);
+        let mut trial = wide.begin(&Grid::new(Vpn(place), 7), 16, now);
         let (mut whole, touches) = (0, leaves * LEAF_PAGES as u64 / 7);
         for touched in 17..=touches {
             now += takes[usize::from(trial.whole)];
@@ -163,7 +188,7 @@ mod tests {
         let takes = [19_000, 10_000];
         for pause in [70, 300, 600, 900] {
             let (mut wide, mut now, mut alone) = (StrideProbe::default(), 0, 0);
-            let mut trial = wide.begin(7, 0, 16, now);
+            let mut trial = wide.begin(&Grid::new(Vpn(0), 7), 16, now);
             let touches = 2000 * LEAF_PAGES as u64 / 7;
             for touched in 17..=touches {
                 now += takes[usize::from(trial.whole)];
@@ -188,7 +213,7 @@ mod tests {
         }
         assert!(pass(&mut wide, 3, 1000, takes).0 > 0);
         // Another stride begins anew.
-        wide.begin(5, 0, 16, 0);
+        wide.begin(&Grid::new(Vpn(0), 5), 16, 0);
         assert!(pass(&mut wide, 3, 1000, takes).0 > 0);
         assert_eq!(pass(&mut wide, 3, 1000, takes).0, 0);
     }

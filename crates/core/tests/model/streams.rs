@@ -110,6 +110,36 @@ fn every_seventh() {
     m.end();
 }
 
+/// A matrix with rows of eight pages, by blocks of columns, in both directions: each row is read as one, and nothing between.
+#[test]
+fn blocks_of_columns() {
+    for falls in [false, true] {
+        let mut m = filled();
+        let mut sum = Stats::default();
+        for first in [0, 3] {
+            let pages = (0..PAGES).filter(|at| (first..first + 3 + first / 2).contains(&(at % 8)));
+            let pages: Vec<usize> = pages.collect();
+            pause(&mut m);
+            let stats = match falls {
+                true => touch_all(&mut m, pages.iter().rev().copied()),
+                false => touch_all(&mut m, pages.iter().copied()),
+            };
+            sum.faults_major += stats.faults_major;
+            sum.faults_minor += stats.faults_minor;
+            sum.swap_in += stats.swap_in;
+            sum.ahead.add(&stats.ahead);
+        }
+        let touched = PAGES as u64 * 7 / 8;
+        let (faults, read) = (sum.faults_major, sum.swap_in);
+        assert!(faults * 40 < touched, "{faults} waited, {touched} touched");
+        assert!(
+            read < touched + touched / 10,
+            "{read} read, {touched} touched"
+        );
+        m.end();
+    }
+}
+
 #[test]
 fn interleaved() {
     for scans in [2, 8] {

@@ -331,15 +331,16 @@ impl Mmu for Simulated {
         }
     }
 
-    fn clear(&mut self, frame: Frame) {
-        self.now += COSTS.copy;
-        *self.frame(frame) = 0;
+    fn clear(&mut self, frame: Frame, n: u32) {
+        self.fill_with(frame, n, 0);
     }
 
     /// No page here is same-filled.
-    fn fill_with(&mut self, frame: Frame, word: u64) {
-        self.now += COSTS.copy;
-        *self.frame(frame) = word;
+    fn fill_with(&mut self, frame: Frame, n: u32, word: u64) {
+        for frame in (0..n).map(|i| frame.plus(i)) {
+            self.now += COSTS.copy;
+            *self.frame(frame) = word;
+        }
     }
 
     fn digest_of(&mut self, frame: Frame) -> Digest {

@@ -122,20 +122,30 @@ fn every_policy_is_tried_on_every_pattern() {
         let cell = cells.find(|cell| cell.pattern == pattern && cell.policy == policy);
         cell.expect("there").clone()
     };
-    assert_eq!(table.cells.len(), 25);
+    assert_eq!(table.cells.len(), 30);
     for pattern in [
         "sequential",
         "reverse",
         "stride 8",
+        "4 pages of 8",
         "4 scans in turn",
         "random",
     ] {
         let none = of(pattern, "none");
         assert_eq!((none.ahead, none.wasted, none.hit_ratio), (0, 0, None));
     }
+    let rows = of("4 pages of 8", "streams");
+    assert!(rows.hit_ratio > Some(90.0), "{rows:?}");
+    assert!(rows.speed > 2.0 * of("4 pages of 8", "cluster").speed);
     let streams = of("sequential", "streams");
     assert!(streams.hit_ratio > Some(95.0), "{streams:?}");
     assert!(streams.speed > 1.5 && streams.speed > of("sequential", "vma").speed);
+    // On a disk, streams side by side would send the head to and fro.
+    let disk = Parameters::named("two-socket-disk").expect("a machine");
+    let table = policies::table(&disk, 1024, 1, jobs::number(None)).expect("figures");
+    let mut rows = table.cells.iter();
+    let rows = rows.find(|cell| cell.pattern == "4 pages of 8" && cell.policy == "streams");
+    assert!(rows.is_some_and(|cell| cell.speed > 2.0), "{rows:?}");
     let (status, _, err) = run(&["policies", "--plot", "nowhere.svg"]);
     assert_eq!(status, code(2));
     assert!(err.contains("leave --plot out"), "{err}");

@@ -14,6 +14,8 @@ pub enum Pattern {
     Reverse,
     /// Every eighth page, starting one later after each round.
     Stride,
+    /// The first four of every eight pages, then the others: a matrix whose rows have eight pages, by blocks of columns.
+    Rows,
     /// A page of each of four sequential scans in turn.
     Interleaved,
     /// Pages drawn uniformly.
@@ -22,15 +24,18 @@ pub enum Pattern {
 
 /// Pages from one touch to the next in a strided pass.
 const STRIDE: u64 = 8;
+/// Pages that are touched of each [`STRIDE`] in a row.
+const ROW: u64 = 4;
 /// Scans that take turns.
 const SCANS: u64 = 4;
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Pattern; 5] = [
+    pub const ALL: [Pattern; 6] = [
         Pattern::Sequential,
         Pattern::Reverse,
         Pattern::Stride,
+        Pattern::Rows,
         Pattern::Interleaved,
         Pattern::Random,
     ];
@@ -41,6 +46,7 @@ impl Pattern {
             Pattern::Sequential => "sequential",
             Pattern::Reverse => "reverse",
             Pattern::Stride => "stride 8",
+            Pattern::Rows => "4 pages of 8",
             Pattern::Interleaved => "4 scans in turn",
             Pattern::Random => "random",
         }
@@ -54,6 +60,10 @@ impl Pattern {
             Pattern::Stride => {
                 let each = pages / STRIDE;
                 n % each * STRIDE + n / each
+            }
+            Pattern::Rows => {
+                let (block, n) = (n / (pages / STRIDE * ROW), n % (pages / STRIDE * ROW));
+                n / ROW * STRIDE + block * ROW + n % ROW
             }
             Pattern::Interleaved => n % SCANS * (pages / SCANS) + n / SCANS,
             Pattern::Random => rng.below(pages),
@@ -143,6 +153,7 @@ mod tests {
         let first =
             |pattern: Pattern| [0, 1, 2, 3, 4].map(|n| pattern.nth(n, 128, &mut Rng::new(1)));
         assert_eq!(first(Pattern::Stride), [0, 8, 16, 24, 32]);
+        assert_eq!(first(Pattern::Rows), [0, 1, 2, 3, 8]);
         assert_eq!(first(Pattern::Interleaved), [0, 32, 64, 96, 1]);
     }
 }

@@ -125,19 +125,20 @@ impl Mmu for Memory {
     }
 
     /// A recycled huge page is allocated once, like any other page.
-    fn clear(&mut self, frame: Frame) {
-        let huge = self.clusters.get(frame) == Table::Huge;
-        if !huge || self.clusters.are_one(frame, HUGE) {
-            self.cpu(self.costs.allocate);
-        }
-        self.cpu(self.costs.zero);
-        self.frames[frame.0 as usize] = 0;
+    fn clear(&mut self, frame: Frame, n: u32) {
+        self.fill_with(frame, n, 0);
     }
 
     /// No page here is same-filled.
-    fn fill_with(&mut self, frame: Frame, word: u64) {
-        self.clear(frame);
-        self.frames[frame.0 as usize] = word;
+    fn fill_with(&mut self, frame: Frame, n: u32, word: u64) {
+        for frame in (0..n).map(|i| frame.plus(i)) {
+            let huge = self.clusters.get(frame) == Table::Huge;
+            if !huge || self.clusters.are_one(frame, HUGE) {
+                self.cpu(self.costs.allocate);
+            }
+            self.cpu(self.costs.zero);
+            self.frames[frame.0 as usize] = word;
+        }
     }
 
     /// Free of charge: the modelled kernel has a dirty bit instead.
