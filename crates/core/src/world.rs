@@ -84,11 +84,15 @@ pub trait Mmu {
     fn fill(&mut self, frame: Frame, n: u32) -> Done;
     /// Give the memory of `n` frames back to the system: they are empty afterwards.
     fn release(&mut self, frame: Frame, n: u32);
-    /// Overwrite a frame with zeros. Where its memory cannot be written for a moment, it stays as it is, and a
+    /// `n` frames with memory are about to be read into, in parts: whatever they need before that is cheaper at once.
+    fn renew(&mut self, frame: Frame, n: u32) {
+        let _ = (frame, n);
+    }
+    /// Overwrite `n` frames with zeros. Where the memory of one cannot be written for a moment, it stays as it is, and a
     /// [`Mmu::move_in`] of it answers [`Stop::Again`]; the same holds for [`Mmu::fill_with`].
-    fn clear(&mut self, frame: Frame);
-    /// Overwrite each aligned 8 bytes of a frame with `word` ([`Digest::Filled`]).
-    fn fill_with(&mut self, frame: Frame, word: u64);
+    fn clear(&mut self, frame: Frame, n: u32);
+    /// Overwrite each aligned 8 bytes of `n` frames with `word` ([`Digest::Filled`]).
+    fn fill_with(&mut self, frame: Frame, n: u32, word: u64);
     /// Digest of a frame's bytes.
     fn digest_of(&mut self, frame: Frame) -> Digest;
     /// As [`Mmu::digest_of`], for a frame that a read has filled and nothing has changed since. The digest may be known

@@ -145,6 +145,38 @@ static void lent(void)
     CHECK(memcmp(got, p + 8 * MIB, lent) == 0, "the pipe has other bytes than the region");
 }
 
+/* Memory of a region in huge pages. */
+static size_t huge_bytes(const char *p, size_t size)
+{
+    FILE *file = fopen("/proc/self/smaps", "r");
+    CHECK(file, "smaps");
+    char line[512];
+    size_t start = 0, end = 0, kib, sum = 0;
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "AnonHugePages: %zu kB", &kib) == 1) {
+            if (start < (size_t)p + size && end > (size_t)p)
+                sum += kib * 1024;
+        } else {
+            sscanf(line, "%zx-%zx ", &start, &end);
+        }
+    }
+    fclose(file);
+    return sum;
+}
+
+/* A region that is filled in order stays in huge pages when the memory of evicted pages is needed again. That memory
+ * may be lent to the kernel, as nobody sees the calls of this program, and is replaced. */
+static void huge(void)
+{
+    open_engine();
+    CHECK(foreswap_set_memory("64M") == 0, "foreswap_set_memory: %s", foreswap_error());
+    char *p = region(256 * MIB);
+    for (int turn = 0; turn < 2; turn++)
+        fill(p, 256 * MIB, 30 + turn);
+    CHECK(huge_bytes(p, 256 * MIB) >= 32 * MIB, "%zu bytes in huge pages", huge_bytes(p, 256 * MIB));
+    VERIFY(p, 256 * MIB, 31, "the region");
+}
+
 /* The program that this one becomes has an engine of its own. */
 static void execs(void)
 {
@@ -290,7 +322,7 @@ int main(int argc, char **argv)
     const struct part parts[] = {
         {"limit", limit},         {"few_then_many", few_then_many}, {"threads", threads},
         {"come_and_go", come_and_go}, {"files", files},             {"lent", lent},
-        {"forks", forks},         {"bare_forks", bare_forks},       {"many_forks", many_forks},
+        {"huge", huge},           {"forks", forks},         {"bare_forks", bare_forks},       {"many_forks", many_forks},
         {"forks_while_opening", forks_while_opening}, {"regions_during_forks", regions_during_forks},
         {"raw_fork", raw_fork},   {"raw_fork_unseen", raw_fork_unseen}, {"rights_given_up", rights_given_up},
         {"execs", execs},         {"advice", advice},               {"misuse", misuse},

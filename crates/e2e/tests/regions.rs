@@ -62,6 +62,7 @@ parts!(
     come_and_go
     files
     lent
+    huge
     forks
     bare_forks
     many_forks

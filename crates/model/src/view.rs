@@ -244,16 +244,16 @@ impl Mmu for View<'_> {
         }
     }
 
-    fn clear(&mut self, frame: Frame) {
-        self.idle(frame);
-        self.full(frame);
-        *self.frame(frame) = Some(0);
+    fn clear(&mut self, frame: Frame, n: u32) {
+        self.fill_with(frame, n, 0);
     }
 
-    fn fill_with(&mut self, frame: Frame, word: u64) {
-        self.idle(frame);
-        self.full(frame);
-        *self.frame(frame) = Some(word);
+    fn fill_with(&mut self, frame: Frame, n: u32, word: u64) {
+        for frame in (0..n).map(|i| frame.plus(i)) {
+            self.idle(frame);
+            self.full(frame);
+            *self.frame(frame) = Some(word);
+        }
     }
 
     fn digest_of(&mut self, frame: Frame) -> Digest {

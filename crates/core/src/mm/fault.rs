@@ -186,9 +186,7 @@ impl Mm {
         let Some((frame, n)) = self.obtain(w, batch) else {
             return (0, Some(Stop::NoMemory));
         };
-        for i in 0..n {
-            w.clear(frame.plus(i));
-        }
+        w.clear(frame, n);
         let done = w.move_in(frame, page, n);
         let mut mapped = done.pages;
         for i in 0..n {

@@ -60,7 +60,7 @@ impl Mm {
         let Some((frame, _)) = self.obtain(w, 1) else {
             return self.stall(w, pending);
         };
-        w.clear(frame);
+        w.clear(frame, 1);
         let mut stop = w.move_in(frame, page, 1).stop;
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::ReplacedGuard) && stop == Some(Stop::Exists) {

@@ -67,21 +67,18 @@ impl Mm {
             Cluster::Soon => return Some(self.stall(w, pending)),
             Cluster::None => return None,
         };
+        let first = self.frames.clusters().first(id);
         if let Some(fill) = fill {
             let word = self.table.word_of(fill);
             self.frames.set_not_zeroed(id);
-            for (n, frame) in (0..).zip(self.frames.clusters().frames(id)) {
-                w.fill_with(frame, word);
-                if self.held {
-                    w.returns(unit.plus(n));
-                }
+            w.fill_with(first, UNIT, word);
+            if self.held {
+                crate::units::pages(&(unit..end)).for_each(|page| w.returns(page));
             }
         } else if !self.frames.clusters().get(id).zeroed {
-            for frame in self.frames.clusters().frames(id) {
-                w.clear(frame);
-            }
+            w.clear(first, UNIT);
         }
-        let done = w.move_in(self.frames.clusters().first(id), unit, UNIT);
+        let done = w.move_in(first, unit, UNIT);
         for n in 0..done.pages {
             self.set_mapped(w, unit.plus(n.into()), None, Came::Beside);
         }

@@ -102,7 +102,7 @@ impl Mm {
             return self.stall(w, pending);
         };
         let word = self.table.word_of(fill);
-        (0..n).for_each(|i| w.fill_with(frame.plus(i), word));
+        w.fill_with(frame, n, word);
         let desc = FrameDesc {
             state: State::Dirty,
             page: Some(page),

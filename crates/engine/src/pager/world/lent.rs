@@ -18,6 +18,7 @@ use rustix::mm::{Advice, madvise};
 
 use super::Linux;
 use super::mmu::bytes;
+use crate::pager::frames::Arena;
 
 /// Frames whose memory was the program's after it began to lend.
 pub struct Lent {
@@ -55,6 +56,15 @@ impl Lent {
         }
     }
 
+    /// Whether the memory of `frame` must not be written.
+    fn covers(&self, frame: Frame) -> bool {
+        self.has(frame) || self.bare.contains(&frame)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count == 0 && self.bare.is_empty()
+    }
+
     /// Pages of the program moved to these frames.
     pub fn came(&mut self, frame: Frame, n: u32) {
         // The call that lends a page comes after the flag, and the move that brings the page here after the call.
@@ -88,22 +98,45 @@ impl Linux {
     /// The `n` frames have memory and are about to be written: ensure that it is not shared. False: there is no
     /// memory for some of them now.
     pub(super) fn own(&mut self, frame: Frame, n: u32) -> bool {
-        if self.lent.count == 0 && self.lent.bare.is_empty() {
+        if self.lent.is_empty() {
             return true;
         }
         let (mut at, end) = (frame.0, frame.0 + n);
         while at < end {
-            let lent = |frame: &u32| {
-                let frame = Frame(*frame);
-                self.lent.has(frame) || self.lent.bare.contains(&frame)
-            };
-            let count = (at..end).take_while(lent).count() as u32;
+            let lent = (at..end).take_while(|&frame| self.lent.covers(Frame(frame)));
+            let count = lent.count() as u32;
             if count > 0 && !self.exchange(Frame(at), count) {
                 return false;
             }
             at += count.max(1);
         }
         true
+    }
+
+    /// Give each of `n` frames that have memory other content by `write`, which is told whether the memory is fresh: zeros.
+    /// A frame that cannot be written now counts as one without memory. Frames that are replaced together stay a huge page.
+    pub(super) fn overwrite(
+        &mut self,
+        frame: Frame,
+        n: u32,
+        write: impl Fn(&mut Arena, Frame, bool),
+    ) {
+        let frames = (0..n).map(|i| frame.plus(i));
+        if self.lent.is_empty() {
+            return frames.for_each(|frame| write(&mut self.arena, frame, false));
+        }
+        let lent: Vec<bool> = frames
+            .clone()
+            .map(|frame| self.lent.covers(frame))
+            .collect();
+        self.own(frame, n);
+        for (frame, fresh) in frames.zip(lent) {
+            if !self.lent.covers(frame) {
+                write(&mut self.arena, frame, fresh);
+            } else if !self.lent.bare.contains(&frame) {
+                self.lent.bare.push(frame);
+            }
+        }
     }
 
     /// Replace the memory of `n` frames.

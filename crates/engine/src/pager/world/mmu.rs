@@ -169,16 +169,21 @@ impl Mmu for Linux {
         debug_assert_eq!(gone, n);
     }
 
-    fn clear(&mut self, frame: Frame) {
-        if self.own(frame, 1) {
-            self.arena.clear(frame);
-        }
+    fn renew(&mut self, frame: Frame, n: u32) {
+        // What fails is tried again before the read.
+        self.own(frame, n);
     }
 
-    fn fill_with(&mut self, frame: Frame, word: u64) {
-        if self.own(frame, 1) {
-            self.arena.fill_with(frame, word);
-        }
+    fn clear(&mut self, frame: Frame, n: u32) {
+        self.overwrite(frame, n, |arena, frame, fresh| {
+            if !fresh {
+                arena.clear(frame);
+            }
+        });
+    }
+
+    fn fill_with(&mut self, frame: Frame, n: u32, word: u64) {
+        self.overwrite(frame, n, |arena, frame, _| arena.fill_with(frame, word));
     }
 
     fn digest_of(&mut self, frame: Frame) -> Digest {
