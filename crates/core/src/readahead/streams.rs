@@ -1,9 +1,8 @@
 //! foreswap's own swap readahead: streams, read ahead of the program continuously.
 //!
 //! A *stream* is a run of touches at a fixed stride (1 for a scan, -1 for a reverse one, 7 for every seventh page; streams
-//! side by side are one that takes rows of pages at that stride). It
-//! is found among the last touches of a region, whatever other touches lie between them. A random neighbour therefore
-//! disturbs nothing, and interleaved scans are told apart. The distance of readahead grows with the run: as far as the
+//! side by side are one that takes rows of pages at that stride). It is found among the last touches of a region, whatever
+//! other touches lie between them. A random neighbour therefore disturbs nothing, and interleaved scans are told apart. The distance of readahead grows with the run: as far as the
 //! bandwidth and the latency of its store require ([`crate::io::pipe`]), within the memory that is available.
 //!
 //! On a confirmed run pages are mapped before they are touched, all except one in each block of 16 to 256: the *mark*,
@@ -171,10 +170,10 @@ impl Streams {
     /// are one.
     fn merge(&mut self, n: usize, page: Vpn) -> bool {
         let stream = &self.all[n];
-        // In turns: the last touch of the other was of the page before this one.
+        // In turns: since the last touch of this one, the other was touched, at the page before.
         let beside = |other: &Stream| {
             let last = other.grid.distance(other.touched) as i64;
-            let in_turn = other.grid.forward(page) == last + 1;
+            let in_turn = other.last >= stream.last && other.grid.forward(page) == last + 1;
             in_turn.then(|| stream.grid.joined(&other.grid))?
         };
         let mut all = self.all.iter().enumerate();
@@ -420,10 +419,7 @@ impl Streams {
         }
         let begin = || region.begin(&grid, touched, now);
         let mut trial = stream.trial.unwrap_or_else(begin);
-        if !trial.is_for(&grid) {
-            trial.widen(region, &grid, touched, now);
-        }
-        trial.go_on(region, touched, now);
+        trial.go_on(region, &grid, touched, now);
         stream.trial = Some(trial);
     }
 
@@ -435,9 +431,9 @@ impl Streams {
     /// The unit that `id` reaches after the one that begins with `unit`.
     pub fn next_unit(&self, id: StreamId, unit: Vpn) -> Option<Vpn> {
         let pages = LEAF_PAGES as u64;
-        match !self.all[id.0].grid.falls() {
-            true => Some(unit.plus(pages)),
-            false => unit.0.checked_sub(pages).map(Vpn),
+        match self.all[id.0].grid.falls() {
+            false => Some(unit.plus(pages)),
+            true => unit.0.checked_sub(pages).map(Vpn),
         }
     }
 

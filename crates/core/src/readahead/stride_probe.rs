@@ -1,8 +1,8 @@
 //! Whether huge pages are read for a stream that leaves out most pages.
 //!
 //! A stream that touches every seventh page uses a seventh of a huge page, but a huge page needs one read and one
-//! mapping instead of 73. (For rows of pages it is the same.) Which is faster depends on the disk. Huge pages are tried first, and the stream's time per
-//! touch is measured. If it is longer than single pages take on a fast disk, single pages are tried as well. The faster
+//! mapping instead of 73. (For rows of pages it is the same.) Which is faster depends on the disk. Huge pages are tried
+//! first, and the stream's time per touch is measured. If it is longer than single pages take on a fast disk, single pages are tried as well. The faster
 //! way is kept, also for later streams; the other is tried again now and then. A single measurement decides nothing: a
 //! machine that is busy for a moment makes one slower, never faster, so the faster of two in a row counts.
 //!
@@ -39,7 +39,7 @@ pub struct StrideProbe {
 pub struct Trial {
     /// In huge pages.
     pub whole: bool,
-    /// It always reads single pages.
+    /// It reads single pages until there were streams at most places.
     fixed: bool,
     measures: bool,
     /// Time per touch in the previous measurement, if it was of the same way.
@@ -63,8 +63,7 @@ impl StrideProbe {
         }
         let known = self.places & places(grid) != 0;
         self.places |= places(grid);
-        let most = 2 * u64::from(self.places.count_ones()) > step;
-        let fixed = known && !most;
+        let fixed = known && !self.has_most();
         Trial {
             whole: !fixed && self.prefers_whole(),
             fixed,
@@ -74,6 +73,11 @@ impl StrideProbe {
             from: touched,
             since: now,
         }
+    }
+
+    /// There were streams at most places.
+    fn has_most(&self) -> bool {
+        2 * u64::from(self.places.count_ones()) > self.step
     }
 
     fn prefers_whole(&self) -> bool {
@@ -99,23 +103,20 @@ fn places(grid: &Grid) -> u8 {
 }
 
 impl Trial {
-    /// The stream takes the pages of `grid` from now on, which are more. What is measured begins anew.
-    pub fn widen(&mut self, region: &mut StrideProbe, grid: &Grid, touched: u64, now: Nanos) {
+    /// The stream of `grid` has reached its touch number `touched`.
+    pub fn go_on(&mut self, region: &mut StrideProbe, grid: &Grid, touched: u64, now: Nanos) {
+        let leaf = grid.within(LEAF_PAGES as u64);
+        if self.leaf != leaf {
+            // It takes more pages: what is measured begins anew.
+            (self.leaf, self.measures, self.before) = (leaf, false, None);
+            (self.from, self.since) = (touched, now);
+        }
         if region.step == grid.step() {
             region.places |= places(grid);
+            if self.fixed && region.has_most() {
+                (self.fixed, self.whole) = (false, region.prefers_whole());
+            }
         }
-        self.leaf = grid.within(LEAF_PAGES as u64);
-        (self.measures, self.before) = (false, None);
-        (self.from, self.since) = (touched, now);
-    }
-
-    /// The grid that it was made for has as many pages in a leaf.
-    pub fn is_for(&self, grid: &Grid) -> bool {
-        self.leaf == grid.within(LEAF_PAGES as u64)
-    }
-
-    /// The stream has reached its touch number `touched`.
-    pub fn go_on(&mut self, region: &mut StrideProbe, touched: u64, now: Nanos) {
         let passed = touched.saturating_sub(self.from);
         if self.fixed || passed < LEAVES * self.leaf {
             return;
@@ -144,12 +145,13 @@ mod tests {
     /// touches were in huge pages, and all.
     fn pass(wide: &mut StrideProbe, place: u64, leaves: u64, takes: [Nanos; 2]) -> (u64, u64) {
         let mut now = 0;
-        let mut trial = wide.begin(&Grid::new(Vpn(place), 7), 16, now);
+        let grid = Grid::new(Vpn(place), 7);
+        let mut trial = wide.begin(&grid, 16, now);
         let (mut whole, touches) = (0, leaves * LEAF_PAGES as u64 / 7);
         for touched in 17..=touches {
             now += takes[usize::from(trial.whole)];
             whole += u64::from(trial.whole);
-            trial.go_on(wide, touched, now);
+            trial.go_on(wide, &grid, touched, now);
         }
         (whole, touches)
     }
@@ -188,7 +190,8 @@ mod tests {
         let takes = [19_000, 10_000];
         for pause in [70, 300, 600, 900] {
             let (mut wide, mut now, mut alone) = (StrideProbe::default(), 0, 0);
-            let mut trial = wide.begin(&Grid::new(Vpn(0), 7), 16, now);
+            let grid = Grid::new(Vpn(0), 7);
+            let mut trial = wide.begin(&grid, 16, now);
             let touches = 2000 * LEAF_PAGES as u64 / 7;
             for touched in 17..=touches {
                 now += takes[usize::from(trial.whole)];
@@ -196,10 +199,27 @@ mod tests {
                     now += 1_000_000_000;
                 }
                 alone += u64::from(!trial.whole);
-                trial.go_on(&mut wide, touched, now);
+                trial.go_on(&mut wide, &grid, touched, now);
             }
             assert_eq!(alone, 0, "a second at leaf {pause}");
         }
+    }
+
+    /// The columns of a matrix that some columns were read of before, in turns.
+    #[test]
+    fn a_stream_is_read_alone_only_until_there_were_streams_at_most_places() {
+        let mut wide = StrideProbe::default();
+        let takes = [19_000, 10_000];
+        for place in [0, 2, 4] {
+            pass(&mut wide, place, 1000, takes);
+        }
+        let grid = Grid::new(Vpn(0), 7);
+        let mut trial = wide.begin(&grid, 16, 0);
+        trial.go_on(&mut wide, &grid, 17, 0);
+        assert!(!trial.whole, "these pages may stay in memory");
+        wide.begin(&Grid::new(Vpn(1), 7), 16, 0);
+        trial.go_on(&mut wide, &grid, 18, 0);
+        assert!(trial.whole, "all pages are touched");
     }
 
     #[test]
