@@ -143,9 +143,11 @@ impl Streams {
             }
         }
         let (n, mut at) = found?;
-        let merges = self.heuristics.has(Heuristic::MergedStreams);
-        if merges && self.all[n].grid.step() > 1 && self.merge(n, page) {
-            at = self.all[n].position(page)?;
+        if self.heuristics.has(Heuristic::MergedStreams) && self.all[n].grid.step() > 1 {
+            if self.merge(n, page) {
+                at = self.all[n].position(page)?;
+            }
+            self.all[n].crowded = self.density(n, page) >= FULL / 2;
         }
         let stream = &mut self.all[n];
         stream.before = stream.touched;
@@ -200,11 +202,12 @@ impl Streams {
     fn density(&self, n: usize, page: Vpn) -> u64 {
         let falls = self.all[n].grid.falls();
         let there = |stream: &&Stream| {
-            let from = stream.grid.distance(stream.touched) as i64;
+            // Those that have just passed count as well.
+            let from = stream.grid.distance(stream.touched) as i64 - LEAF_PAGES as i64;
             let end = stream.grid.distance(stream.ahead) as i64;
             stream.grid.falls() == falls
                 && stream.touched >= PROVEN
-                && (from..end.max(from + 1)).contains(&stream.grid.forward(page))
+                && (from..=end).contains(&stream.grid.forward(page))
         };
         let streams = self.all.iter().filter(there);
         streams.map(|s| FULL * s.grid.row / s.grid.step()).sum()
@@ -237,6 +240,7 @@ impl Streams {
             room: u64::MAX,
             tail: 0,
             trial: None,
+            crowded: false,
             heuristics: self.heuristics,
         };
         if self.all.len() < STREAMS {
@@ -401,7 +405,7 @@ impl Streams {
     /// Whether `id` is confirmed and huge pages are worth reading for it.
     pub fn is_dense(&self, id: StreamId) -> bool {
         let stream = &self.all[id.0];
-        let dense = stream.grid.is_dense();
+        let dense = stream.grid.is_dense() || stream.crowded;
         let long = |end| end >= LEAF_PAGES as u64;
         let proven = stream.touched >= PROVEN || stream.run_end.is_some_and(long);
         let confirmed = proven && self.is_read(id);
