@@ -2,8 +2,8 @@
 //!
 //! A *stream* is a run of touches at a fixed stride (1 for a scan, -1 for a reverse one, 7 for every seventh page; streams
 //! side by side are one that takes rows of pages at that stride). It is found among the last touches of a region, whatever
-//! other touches lie between them. A random neighbour therefore disturbs nothing, and interleaved scans are told apart. The distance of readahead grows with the run: as far as the
-//! bandwidth and the latency of its store require ([`crate::io::pipe`]), within the memory that is available.
+//! other touches lie between them. A random neighbour therefore disturbs nothing, and interleaved scans are told apart.
+//! The distance of readahead grows with the run: as far as the bandwidth and the latency of its store require ([`crate::io::pipe`]), within the memory that is available.
 //!
 //! On a confirmed run pages are mapped before they are touched, all except one in each block of 16 to 256: the *mark*,
 //! at a place that the program cannot know. Its touch shows the program's progress, which starts the next reads and
@@ -147,7 +147,7 @@ impl Streams {
             if self.merge(n, page) {
                 at = self.all[n].position(page)?;
             }
-            self.all[n].crowded = self.density(n, page) >= FULL / 2;
+            self.all[n].crowded = self.density(n, page, LEAF_PAGES as i64) >= FULL / 2;
         }
         let stream = &mut self.all[n];
         stream.before = stream.touched;
@@ -191,23 +191,25 @@ impl Streams {
                 }
             }
             // It is a scan that looked sparse because some of its pages were in memory.
-            None if stream.grid.row == 1 && self.density(n, page) > FULL / 2 => stream.grid.whole(),
+            None if stream.grid.row == 1 && self.density(n, page, 0) > FULL / 2 => {
+                stream.grid.whole()
+            }
             None => return false,
         };
         self.all[n].take(grid);
         true
     }
 
-    /// How much of the memory at `page` the streams with the direction of `n` take there, of [`FULL`].
-    fn density(&self, n: usize, page: Vpn) -> u64 {
+    /// How much of the memory at `page` the streams with the direction of `n` take there, of [`FULL`]: those that will come
+    /// to it, and those that have passed it by less than `behind` pages.
+    fn density(&self, n: usize, page: Vpn, behind: i64) -> u64 {
         let falls = self.all[n].grid.falls();
         let there = |stream: &&Stream| {
-            // Those that have just passed count as well.
-            let from = stream.grid.distance(stream.touched) as i64 - LEAF_PAGES as i64;
+            let from = stream.grid.distance(stream.touched) as i64;
             let end = stream.grid.distance(stream.ahead) as i64;
             stream.grid.falls() == falls
                 && stream.touched >= PROVEN
-                && (from..=end).contains(&stream.grid.forward(page))
+                && (from - behind..end.max(from + 1)).contains(&stream.grid.forward(page))
         };
         let streams = self.all.iter().filter(there);
         streams.map(|s| FULL * s.grid.row / s.grid.step()).sum()
