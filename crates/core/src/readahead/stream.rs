@@ -59,8 +59,6 @@ pub(super) struct Stream {
     pub(super) room: u64,
     /// First position behind it that was not offered for drop-behind.
     pub(super) tail: u64,
-    /// It and the streams beside it take half of the pages.
-    pub(super) crowded: bool,
     /// It leaves out most pages: how it reads.
     pub(super) trial: Option<Trial>,
     pub(super) heuristics: Heuristics,

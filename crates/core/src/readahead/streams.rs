@@ -143,11 +143,9 @@ impl Streams {
             }
         }
         let (n, mut at) = found?;
-        if self.heuristics.has(Heuristic::MergedStreams) && self.all[n].grid.step() > 1 {
-            if self.merge(n, page) {
-                at = self.all[n].position(page)?;
-            }
-            self.all[n].crowded = self.density(n, page, LEAF_PAGES as i64) >= FULL / 2;
+        let merges = self.heuristics.has(Heuristic::MergedStreams);
+        if merges && self.all[n].grid.step() > 1 && self.merge(n, page) {
+            at = self.all[n].position(page)?;
         }
         let stream = &mut self.all[n];
         stream.before = stream.touched;
@@ -191,25 +189,22 @@ impl Streams {
                 }
             }
             // It is a scan that looked sparse because some of its pages were in memory.
-            None if stream.grid.row == 1 && self.density(n, page, 0) > FULL / 2 => {
-                stream.grid.whole()
-            }
+            None if stream.grid.row == 1 && self.density(n, page) > FULL / 2 => stream.grid.whole(),
             None => return false,
         };
         self.all[n].take(grid);
         true
     }
 
-    /// How much of the memory at `page` the streams with the direction of `n` take there, of [`FULL`]: those that will come
-    /// to it, and those that have passed it by less than `behind` pages.
-    fn density(&self, n: usize, page: Vpn, behind: i64) -> u64 {
+    /// How much of the memory at `page` the streams with the direction of `n` take there, of [`FULL`].
+    fn density(&self, n: usize, page: Vpn) -> u64 {
         let falls = self.all[n].grid.falls();
         let there = |stream: &&Stream| {
             let from = stream.grid.distance(stream.touched) as i64;
             let end = stream.grid.distance(stream.ahead) as i64;
             stream.grid.falls() == falls
                 && stream.touched >= PROVEN
-                && (from - behind..end.max(from + 1)).contains(&stream.grid.forward(page))
+                && (from..end.max(from + 1)).contains(&stream.grid.forward(page))
         };
         let streams = self.all.iter().filter(there);
         streams.map(|s| FULL * s.grid.row / s.grid.step()).sum()
@@ -242,7 +237,6 @@ impl Streams {
             room: u64::MAX,
             tail: 0,
             trial: None,
-            crowded: false,
             heuristics: self.heuristics,
         };
         if self.all.len() < STREAMS {
@@ -407,7 +401,7 @@ impl Streams {
     /// Whether `id` is confirmed and huge pages are worth reading for it.
     pub fn is_dense(&self, id: StreamId) -> bool {
         let stream = &self.all[id.0];
-        let dense = stream.grid.is_dense() || stream.crowded;
+        let dense = stream.grid.is_dense();
         let long = |end| end >= LEAF_PAGES as u64;
         let proven = stream.touched >= PROVEN || stream.run_end.is_some_and(long);
         let confirmed = proven && self.is_read(id);

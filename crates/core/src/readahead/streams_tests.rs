@@ -127,33 +127,6 @@ fn streams_side_by_side_that_do_not_take_turns_stay_two() {
     assert!(found.iter().all(|grid| grid.row == 1), "{found:?}");
 }
 
-/// Columns of a matrix with rows of eight pages, 32 rows at a time, as a product by blocks takes them.
-#[test]
-fn huge_pages_are_read_whole_where_streams_together_take_half_of_the_pages() {
-    for (columns, whole) in [(1, false), (2, false), (4, true)] {
-        let (mut streams, mut recent) = (Streams::new(32), Recent::default());
-        streams.set_memory(1 << 20);
-        let blocks = (0..20).flat_map(|block| (0..columns).map(move |column| (block, column)));
-        let pages = blocks.flat_map(|(block, column)| {
-            // No column is beside another: they are no rows.
-            (0..32).map(move |row| 1000 + (block * 32 + row) * 8 + column * 2)
-        });
-        let mut dense = 0;
-        for (now, page) in (1..).zip(pages) {
-            let next = streams.advance(Vpn(page), now);
-            let address = Vpn(page).address();
-            let found = next.or_else(|| streams.find(&mut recent, 2, address, now));
-            if let Some(id) = found {
-                streams.passed(id, 64, 0);
-                dense += u32::from(streams.is_dense(id));
-            }
-        }
-        let most = 20 * 32 * columns as u32 * 3 / 4;
-        assert_eq!(dense > most, whole, "{columns}: {dense} of {most}");
-        assert!(whole || dense == 0, "{columns}: {dense}");
-    }
-}
-
 #[test]
 fn the_length_of_runs_is_expected_of_runs_without_gaps_only() {
     for (stride, expected) in [(1, Some(700)), (-1, None), (7, None)] {
