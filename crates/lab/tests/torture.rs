@@ -74,6 +74,13 @@ fn an_area_that_failed_is_a_reason_to_wait() {
     is_sound(&["--seed", "1087644426", "--steps", "7000"]);
 }
 
+/// The areas were full, and the process waited for its turn. The fault that was first in the line then had waited for
+/// memory for less long than those behind it, whose waits did not end.
+#[test]
+fn the_longest_wait_ends_first_after_a_turn() {
+    is_sound(&["--seed", "1566715025", "--steps", "7000"]);
+}
+
 /// Swapoff found a page mapped that the kernel took away later, as an earlier discard reached it. The page was lost.
 #[test]
 fn a_page_that_swapoff_found_mapped_may_be_taken_away() {

@@ -51,8 +51,8 @@ pub(crate) struct Waiters {
     config: Config,
     /// Faults that found the address space changing.
     retry: Vec<Pending>,
-    /// Faults that wait for the turn of this process.
-    turn: Vec<Pending>,
+    /// Faults that wait for the turn of this process, and since when.
+    turn: Vec<(Pending, Nanos)>,
     /// It waits for its turn.
     has_no_turn: bool,
     /// Faults that found no memory, in order.
@@ -115,9 +115,13 @@ impl Waiters {
     }
 
     /// A fault waits for the turn of this process. A thread that signals interrupt raises its fault again each time.
-    pub fn wait_for_turn(&mut self, pending: Pending) {
-        if self.turn.iter().all(|other| other.page != pending.page) {
-            self.turn.push(pending);
+    pub fn wait_for_turn(&mut self, pending: Pending, now: Nanos) {
+        if self
+            .turn
+            .iter()
+            .all(|(other, _)| other.page != pending.page)
+        {
+            self.turn.push((pending, now));
         }
     }
 
@@ -126,9 +130,15 @@ impl Waiters {
         self.turn.len()
     }
 
-    /// It is its turn: the faults that waited for it.
-    pub fn take_turn(&mut self) -> Vec<Pending> {
-        core::mem::take(&mut self.turn)
+    /// It is its turn: the faults that waited for it. The time until here is no time of the disk, nor a wait for memory.
+    pub fn take_turn(&mut self, now: Nanos) -> Vec<Pending> {
+        let waited = core::mem::take(&mut self.turn).into_iter();
+        let goes_on = waited.map(|(pending, from)| Pending {
+            since: now,
+            stalled: pending.stalled.map(|since| since + (now - from)),
+            ..pending
+        });
+        goes_on.collect()
     }
 
     /// Forget the faults on pages of `range`. `wake` is called for each.
@@ -141,7 +151,7 @@ impl Waiters {
             keep
         };
         self.retry.retain(&mut keep);
-        self.turn.retain(&mut keep);
+        self.turn.retain(|(pending, _)| keep(pending));
         self.stalled.retain(&mut keep);
     }
 
@@ -164,7 +174,7 @@ impl Waiters {
         self.stalled.insert(at, pending);
     }
 
-    /// The fault that has waited longest for memory.
+    /// The fault that is served first when there is memory: it came first.
     pub fn first(&self) -> Option<&Pending> {
         self.stalled.front()
     }
@@ -202,12 +212,26 @@ impl Waiters {
             victims.retain(|&page| self.recent.untouched(now).all(|other| other != page));
         }
     }
+    /// Where the fault is that has waited longest for memory. It need not be the first: others came earlier, and waited for
+    /// something else until they waited for memory.
+    fn longest(&self) -> Option<usize> {
+        let all = self.stalled.iter().enumerate();
+        let longest = all.min_by_key(|(_, pending)| pending.stalled);
+        longest.map(|(at, _)| at)
+    }
+
+    /// The fault that has waited longest for memory waits no longer.
+    pub fn take_longest(&mut self) -> Option<Pending> {
+        self.stalled.remove(self.longest()?)
+    }
+
     /// The end of the fault that has waited longest for memory.
     pub fn ending(&self, shortage: &Shortage, now: Nanos) -> Ending {
-        let Some(first) = self.first() else {
+        let longest = self.longest().and_then(|at| self.stalled.get(at));
+        let Some(longest) = longest else {
             return Ending::Waits;
         };
-        let waited = now.saturating_sub(first.stalled.unwrap_or(now));
+        let waited = now.saturating_sub(longest.stalled.unwrap_or(now));
         let yields = now < self.yields_until;
         self.config.ending(shortage, waited, yields)
     }
@@ -225,9 +249,9 @@ impl Waiters {
     /// Time until waiting faults may get memory without any event: pages that were just mapped for threads may then be
     /// evicted, or the limit yields once more. `None`: no such time is near.
     pub fn moment_left(&self, now: Nanos, enough_recent: impl FnOnce() -> bool) -> Option<Nanos> {
-        let first = self.first()?;
+        let longest = self.stalled.get(self.longest()?)?;
         let yields = now < self.yields_until && enough_recent();
-        let waited = first.stalled.filter(|_| yields);
+        let waited = longest.stalled.filter(|_| yields);
         let left = waited.and_then(|since| (since + GRACE).checked_sub(now));
         let left = left.filter(|&left| left > 0);
         let untouched = self.recent.untouched_for(now);
@@ -266,6 +290,42 @@ mod tests {
             (pages(&waiters), woken),
             (alloc::vec![1, 5, 4], alloc::vec![Vpn(2), Vpn(3)])
         );
+    }
+
+    /// A shortage that ends a wait of 1,000 with the loss of the page.
+    const FULL: Shortage = Shortage {
+        held: false,
+        areas_full: true,
+        drains: false,
+        in_flight: false,
+        enough_recent: false,
+    };
+
+    #[test]
+    fn a_wait_for_the_turn_is_no_wait_for_memory() {
+        let mut waiters = Waiters::new(Config::new(1_000));
+        waiters.stall(Pending::of(Vpn(1), 0), 0);
+        let pending = waiters.take_first().unwrap();
+        waiters.wait_for_turn(pending, 600);
+        let turn = waiters.take_turn(5_000);
+        turn.into_iter()
+            .for_each(|pending| waiters.stall(pending, 5_000));
+        assert_eq!(waiters.first().unwrap().since, 5_000);
+        assert_eq!(waiters.ending(&FULL, 5_399), Ending::Waits);
+        assert_eq!(waiters.ending(&FULL, 5_400), Ending::Lost);
+    }
+
+    #[test]
+    fn the_wait_for_memory_that_is_longest_ends_first() {
+        let mut waiters = Waiters::new(Config::new(1_000));
+        // It came earlier, and waited for something else.
+        waiters.stall(Pending::of(Vpn(1), 0), 900);
+        waiters.stall(Pending::of(Vpn(2), 100), 100);
+        assert_eq!(pages(&waiters), [1, 2]);
+        assert_eq!(waiters.ending(&FULL, 1_099), Ending::Waits);
+        assert_eq!(waiters.ending(&FULL, 1_100), Ending::Lost);
+        assert_eq!(waiters.take_longest().unwrap().page, Vpn(2));
+        assert_eq!(waiters.ending(&FULL, 1_100), Ending::Waits);
     }
 
     #[test]

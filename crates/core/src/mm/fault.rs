@@ -83,7 +83,7 @@ impl Mm {
         }
         let entry = self.table.get(page);
         if self.has_to_wait(entry) {
-            self.waiters.wait_for_turn(pending);
+            self.waiters.wait_for_turn(pending, w.now());
             return Outcome::Waits;
         }
         match entry {

@@ -51,9 +51,9 @@ impl Mm {
             }
         }
         let now = w.now();
-        let Some(&first) = self.waiters.first() else {
+        if !self.waiters.are_stalled() {
             return false;
-        };
+        }
         self.look_for_slots(w);
         let shortage = Shortage {
             held: self.held,
@@ -66,9 +66,10 @@ impl Mm {
             Ending::Waits => {}
             Ending::Starved => self.drain.starve(),
             Ending::Lost => {
-                self.waiters.take_first();
-                w.notice(Notice::OutOfMemory { page: first.page });
-                self.lose(w, first.page);
+                if let Some(Pending { page, .. }) = self.waiters.take_longest() {
+                    w.notice(Notice::OutOfMemory { page });
+                    self.lose(w, page);
+                }
             }
             Ending::LimitYields if self.force_charge(w) => {
                 if !shortage.held {
@@ -76,7 +77,7 @@ impl Mm {
                     self.waiters.yield_limit(now);
                 }
                 // At once: otherwise reclaim would return the frame's memory to the limit.
-                if let Some(pending) = self.waiters.take_first() {
+                if let Some(pending) = self.waiters.take_longest() {
                     self.serve_or_wake(w, pending);
                 }
                 return true;

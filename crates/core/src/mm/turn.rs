@@ -11,7 +11,6 @@
 use alloc::vec::Vec;
 
 use super::Mm;
-use crate::fault::Pending;
 use crate::frames::{FrameDesc, NOTHING};
 use crate::io::SLOTS_PER_IO;
 use crate::space::page_table::Entry;
@@ -56,13 +55,7 @@ impl Mm {
         if waits && !self.held && !self.is_draining() {
             return;
         }
-        let now = w.now();
-        for pending in self.waiters.take_turn() {
-            // The time until here is no time of the disk.
-            let pending = Pending {
-                since: now,
-                ..pending
-            };
+        for pending in self.waiters.take_turn(w.now()) {
             self.serve_or_wake(w, pending);
         }
     }

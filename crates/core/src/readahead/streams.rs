@@ -3,7 +3,8 @@
 //! A *stream* is a run of touches at a fixed stride (1 for a scan, -1 for a reverse one, 7 for every seventh page; streams
 //! side by side are one that takes rows of pages at that stride). It is found among the last touches of a region, whatever
 //! other touches lie between them. A random neighbour therefore disturbs nothing, and interleaved scans are told apart.
-//! The distance of readahead grows with the run: as far as the bandwidth and the latency of its store require ([`crate::io::pipe`]), within the memory that is available.
+//! The distance of readahead grows with the run: as far as the bandwidth and the latency of its store require
+//! ([`crate::io::pipe`]), within the memory that is available.
 //!
 //! On a confirmed run pages are mapped before they are touched, all except one in each block of 16 to 256: the *mark*,
 //! at a place that the program cannot know. Its touch shows the program's progress, which starts the next reads and

@@ -116,8 +116,8 @@ fn blocks_of_columns() {
     for falls in [false, true] {
         let mut m = filled();
         let mut sum = Stats::default();
-        for first in [0, 3] {
-            let pages = (0..PAGES).filter(|at| (first..first + 3 + first / 2).contains(&(at % 8)));
+        for columns in [0..3, 3..7] {
+            let pages = (0..PAGES).filter(|at| columns.contains(&(at % 8)));
             let pages: Vec<usize> = pages.collect();
             pause(&mut m);
             let stats = match falls {
