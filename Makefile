@@ -47,8 +47,8 @@ test: setup quick unit e2e
 
 unit:
 	$(CARGO) test --profile quick --locked --workspace --exclude foreswap-e2e --no-fail-fast
-	$(CARGO) test --profile quick --locked -p foreswap-lab --features planted --test planted
-	$(CARGO) test --profile quick --locked -p foreswap-lab --features ablate --lib worth
+	$(CARGO) test --profile quick --locked -p foreswap-lab --features planted,ablate --test planted
+	$(CARGO) test --profile quick --locked -p foreswap-lab --features planted,ablate --lib worth
 
 e2e:
 	$(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)
@@ -66,9 +66,9 @@ demo: setup build
 lint:
 	$(CARGO) fmt --all --check
 	scripts/check-core
-	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --release --locked -p foreswap-lab --features planted,ablate --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --document-private-items
+	$(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --profile quick --locked -p foreswap-lab --features planted,ablate --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --profile quick --locked --workspace --no-deps --document-private-items
 	scripts/check-deps
 	scripts/draw-figures --check
 	scripts/check-docs

@@ -451,10 +451,10 @@ impl PageTable {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
         for (key, leaf) in self.leaves.range_mut(first..last.max(first)) {
             leaf.rank = 0;
-            for i in leaf.mapped.within(0..LEAF_PAGES) {
-                if range.contains(&Vpn(key * LEAF + i as u64)) {
-                    leaf.words[i] &= (1 << RANK_AT) - 1;
-                }
+            let from = range.start.0.max(key * LEAF) - key * LEAF;
+            let end = range.end.0.min((key + 1) * LEAF) - key * LEAF;
+            for i in leaf.mapped.within(from as usize..end as usize) {
+                leaf.words[i] &= (1 << RANK_AT) - 1;
             }
         }
     }

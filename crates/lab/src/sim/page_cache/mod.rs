@@ -48,6 +48,13 @@ struct Frame {
     used: bool,
 }
 
+impl Frame {
+    /// Whether it cannot be evicted.
+    const fn stays(&self) -> bool {
+        self.reading || self.dirty || self.writing
+    }
+}
+
 /// The counts so far, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stats {
@@ -73,6 +80,8 @@ pub struct PageCache {
     due: u64,
     dirty: BTreeSet<(FileId, u64)>,
     writing: u64,
+    /// Pages in memory that stay.
+    pinned: u64,
     /// The counts so far.
     pub stats: Stats,
 }
@@ -91,6 +100,7 @@ impl PageCache {
             due: 0,
             dirty: BTreeSet::new(),
             writing: 0,
+            pinned: 0,
             stats: Stats::default(),
         }
     }
@@ -164,7 +174,7 @@ impl PageCache {
                 continue;
             }
             let at = self.bring(file, page);
-            self.frames[at as usize].reading = true;
+            self.change(at, |frame| frame.reading = true);
             self.frames[at as usize].mark = mark == Some(FilePage(page));
             self.stats.read += 1;
             let none = Segment {
@@ -181,7 +191,7 @@ impl PageCache {
     pub fn end_read(&mut self, segment: Segment) {
         for page in segment.start..segment.start + segment.pages {
             if let Some(at) = self.frame_of(segment.file, page) {
-                self.frames[at as usize].reading = false;
+                self.change(at, |frame| frame.reading = false);
             }
         }
     }
@@ -195,11 +205,8 @@ impl PageCache {
             Some(at) => at,
             None => self.bring(file, page),
         };
-        let frame = &mut self.frames[at as usize];
-        frame.reading = false;
-        if !std::mem::replace(&mut frame.dirty, true) {
-            self.dirty.insert((file, page));
-        }
+        self.change(at, |frame| (frame.reading, frame.dirty) = (false, true));
+        self.dirty.insert((file, page));
         self.touch(file, page);
     }
 
@@ -211,9 +218,7 @@ impl PageCache {
         let mut pages = 0;
         while pages < most && self.dirty.remove(&(file, start + pages)) {
             if let Some(at) = self.frame_of(file, start + pages) {
-                let frame = &mut self.frames[at as usize];
-                frame.dirty = false;
-                frame.writing = true;
+                self.change(at, |frame| (frame.dirty, frame.writing) = (false, true));
             }
             pages += 1;
         }
@@ -226,9 +231,17 @@ impl PageCache {
         self.writing -= segment.pages;
         for page in segment.start..segment.start + segment.pages {
             if let Some(at) = self.frame_of(segment.file, page) {
-                self.frames[at as usize].writing = false;
+                self.change(at, |frame| frame.writing = false);
             }
         }
+    }
+
+    /// Changes the state of a frame.
+    fn change(&mut self, at: u32, change: impl FnOnce(&mut Frame)) {
+        let frame = &mut self.frames[at as usize];
+        self.pinned -= u64::from(frame.stays());
+        change(frame);
+        self.pinned += u64::from(frame.stays());
     }
 
     /// A file as seen by a readahead policy.
@@ -261,14 +274,14 @@ impl PageCache {
 
     /// Evicts the oldest evictable page. False if there is none: memory is then exceeded until transfers end.
     fn give_up(&mut self) -> bool {
-        for _ in 0..self.inactive.len() + self.active.len() {
+        while self.pinned < self.inactive.len() + self.active.len() {
             self.age();
             let Some(at) = self.inactive.oldest() else {
                 continue;
             };
             self.inactive.remove(&mut self.links, at);
             let frame = self.frames[at as usize];
-            if frame.reading || frame.dirty || frame.writing {
+            if frame.stays() {
                 self.inactive.push(&mut self.links, at);
                 continue;
             }
