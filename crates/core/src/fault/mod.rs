@@ -231,9 +231,9 @@ impl Waiters {
         let Some(longest) = longest else {
             return Ending::Waits;
         };
-        let waited = now.saturating_sub(longest.stalled.unwrap_or(now));
+        let since = longest.stalled.unwrap_or(now);
         let yields = now < self.yields_until;
-        self.config.ending(shortage, waited, yields)
+        self.config.ending(shortage, since, now, yields)
     }
 
     /// No page can be evicted: the limit yields at once for a while.
@@ -297,7 +297,7 @@ mod tests {
         held: false,
         areas_full: true,
         drains: false,
-        in_flight: false,
+        in_flight: None,
         enough_recent: false,
     };
 

@@ -15,7 +15,8 @@ pub(crate) struct Config {
     /// For pages that cannot be evicted, before the limit yields. For the same time the limit then yields at once.
     pub unmovable: Nanos,
     /// The wait is longer by this factor while I/O is in flight, which may free memory. It is bounded, as an I/O may
-    /// never complete, and writes may free memory that others take at once.
+    /// never complete, and writes may free memory that others take at once. While the areas are full, it lasts until all
+    /// I/O has ended that began before: a read may wait for a server. Writes that an area refuses begin again and again.
     pub longer: Nanos,
     /// For the end of a fork, or of a swapoff. The waiting thread may be the forking thread itself, or hold a lock that
     /// it needs.
@@ -43,8 +44,8 @@ pub(crate) struct Shortage {
     pub areas_full: bool,
     /// An area is being emptied.
     pub drains: bool,
-    /// I/O is in flight, which may free memory.
-    pub in_flight: bool,
+    /// When the oldest I/O began that is in flight, and may free memory.
+    pub in_flight: Option<Nanos>,
     /// As many recently faulted pages are mapped as threads may need at a time: one of them can be evicted in a moment.
     pub enough_recent: bool,
 }
@@ -63,8 +64,8 @@ pub(crate) enum Ending {
 }
 
 impl Config {
-    /// The end of a fault that has `waited` for memory. `yields`: the limit yielded a short time ago.
-    pub fn ending(&self, shortage: &Shortage, waited: Nanos, yields: bool) -> Ending {
+    /// The end of a fault that waits for memory `since` then. `yields`: the limit yielded a short time ago.
+    pub fn ending(&self, shortage: &Shortage, since: Nanos, now: Nanos, yields: bool) -> Ending {
         let &Shortage {
             held,
             areas_full,
@@ -80,8 +81,13 @@ impl Config {
             false if yields => 0,
             false => self.full.min(self.unmovable),
         };
+        let waited = now.saturating_sub(since);
         let longest = self.longer * patience.max(self.unmovable);
-        if waited < patience || in_flight && (areas_full || waited < longest) {
+        let may_free = in_flight.is_some_and(|begun| match areas_full {
+            true => begun < since + patience,
+            false => waited < longest,
+        });
+        if waited < patience || may_free {
             Ending::Waits
         } else if held || !areas_full {
             Ending::LimitYields
@@ -102,14 +108,14 @@ mod tests {
         held: false,
         areas_full: false,
         drains: false,
-        in_flight: false,
+        in_flight: None,
         enough_recent: false,
     };
 
     /// The fault waits until just before `time`, and ends so then.
     fn ends(shortage: Shortage, yields: bool, time: Nanos, ending: Ending) {
         let config = Config::new(10 * SECOND);
-        let at = |time| config.ending(&shortage, time, yields);
+        let at = |time| config.ending(&shortage, SECOND, SECOND + time, yields);
         assert_eq!(
             (at(time - 1), at(time)),
             (Ending::Waits, ending),
@@ -119,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_reason_decides_how_the_wait_ends() {
-        let (held, areas_full, drains, in_flight) = (true, true, true, true);
+        let (held, areas_full, drains, in_flight) = (true, true, true, Some(0));
         let ends = |shortage, time, ending| ends(shortage, false, time, ending);
         ends(SHORT, SECOND / 5, Ending::LimitYields);
         ends(
@@ -152,14 +158,31 @@ mod tests {
             in_flight,
             ..SHORT
         };
-        let ending = Config::new(10 * SECOND).ending(&writes, 1000 * SECOND, false);
+        let ending = Config::new(10 * SECOND).ending(&writes, 0, 1000 * SECOND, false);
         assert_eq!(ending, Ending::Waits);
+    }
+
+    /// Writes that an area refuses, as compressed memory that is full does, begin again and again.
+    #[test]
+    fn io_that_begins_when_the_wait_is_over_does_not_make_it_longer() {
+        let config = Config::new(10 * SECOND);
+        let ending = |begun, now| {
+            let shortage = Shortage {
+                areas_full: true,
+                in_flight: Some(begun),
+                ..SHORT
+            };
+            config.ending(&shortage, SECOND, now, false)
+        };
+        assert_eq!(ending(11 * SECOND - 1, 100 * SECOND), Ending::Waits);
+        assert_eq!(ending(11 * SECOND, 11 * SECOND), Ending::Lost);
+        assert_eq!(ending(11 * SECOND - 1, 11 * SECOND - 1), Ending::Waits);
     }
 
     #[test]
     fn a_limit_that_yielded_yields_again_at_once_or_takes_a_recent_page() {
         let enough_recent = true;
-        let ending = Config::new(10 * SECOND).ending(&SHORT, 0, true);
+        let ending = Config::new(10 * SECOND).ending(&SHORT, 0, 0, true);
         assert_eq!(ending, Ending::LimitYields);
         ends(
             Shortage {

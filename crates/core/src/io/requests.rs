@@ -10,7 +10,8 @@ use crate::world::{IoId, StoreId};
 struct Request {
     slot: Option<Slot>,
     write: bool,
-    /// The time at which the disk got it.
+    /// The time at which it began, and at which the disk got it.
+    begun: Nanos,
     since: Nanos,
     /// Its store and its begin, for a read that the disk has.
     started: Option<(StoreId, Started)>,
@@ -41,7 +42,19 @@ impl Requests {
         self.latency
     }
 
-    pub fn begin(&mut self, slot: Slot, write: bool, frames: impl Iterator<Item = Frame>) -> IoId {
+    /// When the oldest request began that has not ended.
+    pub fn oldest(&self) -> Option<Nanos> {
+        let all = self.all.iter().filter(|io| io.slot.is_some());
+        all.map(|io| io.begun).min()
+    }
+
+    pub fn begin(
+        &mut self,
+        slot: Slot,
+        write: bool,
+        frames: impl Iterator<Item = Frame>,
+        now: Nanos,
+    ) -> IoId {
         let io = self.idle.pop().unwrap_or_else(|| {
             self.all.push(Request::default());
             IoId(self.all.len() as u32 - 1)
@@ -49,6 +62,7 @@ impl Requests {
         let entry = &mut self.all[io.0 as usize];
         entry.slot = Some(slot);
         entry.write = write;
+        entry.begun = now;
         entry.started = None;
         entry.drain = false;
         entry.background = 0;

@@ -143,6 +143,11 @@ impl IoScheduler {
         self.requests.in_flight() - waiting
     }
 
+    /// When the oldest request began that has not ended.
+    pub fn oldest(&self) -> Option<Nanos> {
+        self.requests.oldest()
+    }
+
     /// Requests on an area have not ended.
     pub fn any_on(&self, area: u8) -> bool {
         self.requests.any_on(area)
@@ -237,13 +242,23 @@ impl IoScheduler {
     }
 
     /// A read. It counts for the latency from its dispatch on.
-    pub fn begin_read(&mut self, slot: Slot, frames: impl Iterator<Item = Frame>) -> IoId {
-        self.requests.begin(slot, false, frames)
+    pub fn begin_read(
+        &mut self,
+        slot: Slot,
+        frames: impl Iterator<Item = Frame>,
+        now: Nanos,
+    ) -> IoId {
+        self.requests.begin(slot, false, frames, now)
     }
 
     /// A write.
-    pub fn begin_write(&mut self, slot: Slot, frames: impl Iterator<Item = Frame>) -> IoId {
-        self.requests.begin(slot, true, frames)
+    pub fn begin_write(
+        &mut self,
+        slot: Slot,
+        frames: impl Iterator<Item = Frame>,
+        now: Nanos,
+    ) -> IoId {
+        self.requests.begin(slot, true, frames, now)
     }
 
     /// Mark a read as one of swapoff.

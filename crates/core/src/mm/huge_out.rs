@@ -295,7 +295,7 @@ impl Mm {
         while done < n {
             let (part, begin) = (piece.min(n - done), done);
             let frames = move || (begin..begin + part).map(move |i| first.plus(i));
-            let io = self.io.begin_write(slot.plus(done), frames());
+            let io = self.io.begin_write(slot.plus(done), frames(), w.now());
             if !self.io.start_background(w, self.contention(), io) {
                 if new {
                     for i in done..n {

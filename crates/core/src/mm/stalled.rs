@@ -59,7 +59,7 @@ impl Mm {
             held: self.held,
             areas_full: self.slots.are_full(),
             drains: self.is_draining(),
-            in_flight: self.frames.in_flight() > 0,
+            in_flight: self.oldest_in_flight(),
             enough_recent: self.enough_recent_faults(),
         };
         match self.waiters.ending(&shortage, now) {
@@ -85,6 +85,12 @@ impl Mm {
             Ending::LimitYields => {}
         }
         false
+    }
+
+    /// When the oldest I/O began that is in flight. What is digested beside has long begun, and soon ends.
+    fn oldest_in_flight(&self) -> Option<Nanos> {
+        let any = self.frames.in_flight() > 0;
+        any.then(|| self.io.oldest().unwrap_or_default())
     }
 
     /// Other processes may have freed slots since the areas were full. A write would have found them; this looks for

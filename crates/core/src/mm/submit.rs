@@ -179,7 +179,7 @@ impl Mm {
         frames: impl Iterator<Item = Frame>,
         awaited: bool,
     ) {
-        let io = self.io.begin_read(slot, frames);
+        let io = self.io.begin_read(slot, frames, w.now());
         let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
         // Parts of a huge page that no thread waits for yet are queued and counted with the part that a thread waits
         // for.
@@ -268,7 +268,7 @@ impl Mm {
         let ios = batch.chunk_by(follows).flat_map(|run| run.chunks(most));
         for run in ios {
             let frames = run.iter().map(|&(_, frame)| frame);
-            let io = self.io.begin_write(run[0].0, frames);
+            let io = self.io.begin_write(run[0].0, frames, w.now());
             if !self.io.may_write() || !self.io.start_background(w, self.contention(), io) {
                 self.io.cancel(io);
                 return false;
@@ -305,7 +305,7 @@ impl Mm {
             return false;
         };
         let frames = &frames[..n as usize];
-        let io = self.io.begin_write(slot, frames.iter().copied());
+        let io = self.io.begin_write(slot, frames.iter().copied(), w.now());
         // Compressed memory takes what it has refused as it is, if nothing else has room.
         let started = match least > 0 && w.compresses(slot.area) {
             true => w.write_uncompressed(io, slot, self.io.frames(io)),

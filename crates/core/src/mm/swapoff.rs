@@ -268,7 +268,7 @@ impl Mm {
         let runs = batch.chunk_by(follows);
         for run in runs.flat_map(|run| run.chunks(SLOTS_PER_SWAPOFF_IO)) {
             let frames = run.iter().map(|&(_, frame)| frame);
-            let io = self.io.begin_read(run[0].0, frames);
+            let io = self.io.begin_read(run[0].0, frames, w.now());
             if self.drain.may_read() && self.io.start_at_once(w, io) {
                 self.io.set_drain(io);
                 self.drain.begin_read(run.len());
