@@ -343,12 +343,15 @@ impl Running {
                 let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
                 let state = read("stat");
                 let state = state.rsplit(')').next().unwrap_or("").trim_start();
+                // A thread that works in vain has used much time.
+                let time = state.split(' ').skip(11).take(2).map(str::parse::<u64>);
                 text += &format!(
-                    "  {pid}/{} {} state {} in {}\n",
+                    "  {pid}/{} {} state {} in {}, {} ticks used\n",
                     task.file_name().display(),
                     read("comm").trim(),
                     state.get(..1).unwrap_or("?"),
                     read("wchan"),
+                    time.flatten().sum::<u64>(),
                 );
             }
         }
