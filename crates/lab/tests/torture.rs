@@ -81,6 +81,12 @@ fn the_longest_wait_ends_first_after_a_turn() {
     is_sound(&["--seed", "1566715025", "--steps", "7000"]);
 }
 
+/// Slots had become free since a write found none, and the next write had not begun when the wait was over.
+#[test]
+fn no_page_is_lost_while_a_slot_is_free() {
+    is_sound(&["--seed", "77221", "--steps", "20000"]);
+}
+
 /// Swapoff found a page mapped that the kernel took away later, as an earlier discard reached it. The page was lost.
 #[test]
 fn a_page_that_swapoff_found_mapped_may_be_taken_away() {

@@ -65,6 +65,8 @@ impl Mm {
         match self.waiters.ending(&shortage, now) {
             Ending::Waits => {}
             Ending::Starved => self.drain.starve(),
+            // Writes wait for others, and will find it.
+            Ending::Lost if self.finds_slot(w) => {}
             Ending::Lost => {
                 if let Some(Pending { page, .. }) = self.waiters.take_longest() {
                     w.notice(Notice::OutOfMemory { page });
@@ -100,9 +102,16 @@ impl Mm {
         if !self.slots.are_full() || units > 0 || !self.frames.dirty().is_empty() {
             return;
         }
-        if let Some((slot, _)) = self.slots.take(w, 1) {
+        self.finds_slot(w);
+    }
+
+    /// Whether an area has a slot after all: the areas are full no longer.
+    fn finds_slot(&mut self, w: &mut impl World) -> bool {
+        let found = self.slots.take(w, 1);
+        if let Some((slot, _)) = found {
             self.slots.put(w, Some(slot));
         }
+        found.is_some()
     }
 
     /// A frame with the reserved memory, when nothing can be evicted for want of slots.
