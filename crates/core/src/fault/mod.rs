@@ -212,6 +212,7 @@ impl Waiters {
             victims.retain(|&page| self.recent.untouched(now).all(|other| other != page));
         }
     }
+
     /// Where the fault is that has waited longest for memory. It need not be the first: others came earlier, and waited for
     /// something else until they waited for memory.
     fn longest(&self) -> Option<usize> {

@@ -64,9 +64,9 @@ impl Mm {
         };
         match self.waiters.ending(&shortage, now) {
             Ending::Waits => {}
+            // A slot has become free: the next write takes it.
+            Ending::Starved | Ending::Lost if self.finds_slot(w) => {}
             Ending::Starved => self.drain.starve(),
-            // Writes wait for others, and will find it.
-            Ending::Lost if self.finds_slot(w) => {}
             Ending::Lost => {
                 if let Some(Pending { page, .. }) = self.waiters.take_longest() {
                     w.notice(Notice::OutOfMemory { page });
